@@ -108,7 +108,10 @@ def test_every_page_is_in_the_navigation() -> None:
     assert set(re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)) == pages
 
 
-OTHERS = {"--clock-control", "--csv", "--format", "--make-vocab-size-divisible-by", "--query-gpu"}
+OTHERS = {
+    "--clock-control", "--csv", "--format", "--make-vocab-size-divisible-by", "--moe-pad-expert-input-to-capacity",
+    "--query-gpu",
+}  # fmt: skip
 """Options of other programs that pages name."""
 SCRIPT = re.compile(r"python (?:-m ((?:validation|tests)[\w.]*)|([\w/]+\.py))([^`\n]*)")
 

@@ -127,7 +127,7 @@ def test_no_route_is_better_and_of_equal_routes_it_is_the_lowest(
 
     def rank(route: Sequence[int]) -> tuple:
         tiers = [s.edge_tier[edge] for edge in route]
-        cost = tiers.count(Tier.HOST), tiers.count(Tier.SCALE_OUT), len(route)
+        cost = tiers.count(Tier.HOST) + tiers.count(Tier.NVME), tiers.count(Tier.SCALE_OUT), len(route)
         return *cost, [(int(s.edge_target[edge]), edge) for edge in route]
 
     for a, b in itertools.product(range(count), repeat=2):

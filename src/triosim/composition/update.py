@@ -73,7 +73,8 @@ def nvme_source(system: System) -> str:
     row = int((system.edge_source == system.server_nvme.max()).argmax())
     back = int((system.edge_target == system.server_nvme.max()).argmax())
     rates = [format_bandwidth(float(system.bandwidth[one])) for one in (row, back)]
-    return f"NVMe: the drives of a server read {rates[0]} and write {rates[1]} at most, shared by its ranks"
+    about = f" ({system.nvme_source})" if system.nvme_source else ""
+    return f"NVMe: the drives of a server read {rates[0]} and write {rates[1]} at most, shared by its ranks{about}"
 
 
 def too_much_on_nvme(system: System, devices: NDArray[np.int32], each: int) -> str:

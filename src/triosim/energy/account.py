@@ -330,7 +330,7 @@ class Account:
         if tier == Tier.SCALE_OUT:
             return self.constants.value("link.scale_out") * 1e-12
         stated = catalog.link_facts(name).energy_j_per_bit if name in catalog.links() else None
-        row = "link.host" if tier == Tier.HOST else "link.scale_up"
+        row = "link.host" if tier in (Tier.HOST, Tier.NVME) else "link.scale_up"
         return stated if stated is not None else self.constants.value(row) * 1e-12
 
     def _watts_between(self) -> float:

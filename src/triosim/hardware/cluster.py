@@ -133,6 +133,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             pool=pool,
             server_nvme=numbers[:, node.nvme].reshape(-1) if node.nvme else np.full(len(hosts) * nodes, -1),
             nvme_bytes=file.nvme.drives * file.nvme.capacity if file.nvme and file.nvme.capacity else None,
+            nvme_source=file.nvme.source if file.nvme else "",
             server_cpu=node.cpu,
             server_cores=None if isinstance(file.host, list) or file.host is None else file.host.cores,
             topology=topology,
@@ -291,13 +292,13 @@ def _add_nvme(file: SystemFile, where: str, node: _Node) -> None:
             raise InputError("drives are reached through host memory: add [host]")
         latency = NVME_LATENCY_S if table.latency is None else table.latency
         read, write = (
-            Link(table.drives * rate, latency, name=f"NVMe {what}", source=table.source)
+            Link(table.drives * rate, latency, name=f"NVMe {what}")
             for what, rate in (("reads", table.read), ("writes", table.write))
         )
         for server, memory in enumerate(node.hosts):
             drives = node.add(f"nvme{server}")
             node.nvme.append(drives)
-            node.edges.append(Edges.both_ways(np.array([drives]), np.array([memory]), read, write, Tier.HOST))
+            node.edges.append(Edges.both_ways(np.array([drives]), np.array([memory]), read, write, Tier.NVME))
 
 
 def _link_host(host: HostTable, memory: int, members: NDArray[np.int64], node: _Node) -> None:

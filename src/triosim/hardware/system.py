@@ -39,6 +39,8 @@ class Tier(IntEnum):
     """Between servers: device to NIC, NIC to switch, switch to switch."""
     HOST = 2
     """To host memory or to a memory pool."""
+    NVME = 3
+    """Between host memory and the drives of a server."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,7 @@ class System:
         server_host: for each server the node of its host memory, -1 where it has none.
         server_nvme: for each server the node of its NVMe drives, behind its host memory, -1 where it has none.
         nvme_bytes: capacity of the drives of one server, None where not known.
+        nvme_source: where the figures of the drives are from; apart from ``sources``, for few jobs use them.
         pool: node of a memory pool shared by all, -1 where there is none.
         server_cpu: CPU model of the servers, or None.
         server_cores: cores of one server, None where not known.
@@ -248,6 +251,7 @@ class System:
     edge_name: Sequence[str]
     pool: int = -1
     nvme_bytes: int | None = None
+    nvme_source: str = ""
     server_cpu: Accelerator | None = None
     server_cores: int | None = None
     topology: str = ""
@@ -312,6 +316,7 @@ def assemble(
     pool: int = -1,
     server_nvme: Sequence[int] | NDArray[Any] | None = None,
     nvme_bytes: int | None = None,
+    nvme_source: str = "",
     server_cpu: Accelerator | None = None,
     server_cores: int | None = None,
     topology: str = "",
@@ -353,6 +358,7 @@ def assemble(
         edge_name=Labels(tuple(k.name for k in edges.links), row),
         pool=pool,
         nvme_bytes=nvme_bytes,
+        nvme_source=nvme_source,
         server_cpu=server_cpu,
         server_cores=server_cores,
         topology=topology,

@@ -22,7 +22,9 @@ class NextDoor:
 
     def __init__(self, system: System) -> None:
         self._system = system
-        tiers = np.array([{Tier.SCALE_OUT: _SCALE_OUT, Tier.HOST: _HOST}.get(tier, 0) for tier in Tier], np.int64)
+        tiers = np.array(
+            [{Tier.SCALE_OUT: _SCALE_OUT, Tier.HOST: _HOST, Tier.NVME: _HOST}.get(tier, 0) for tier in Tier], np.int64
+        )
         self._cost = tiers[system.edge_tier]
 
     def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], Walks]:

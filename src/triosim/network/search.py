@@ -1,6 +1,6 @@
 """The best routes of a System, by Dijkstra's algorithm from both ends until they meet.
 
-A route has as few edges of tier HOST as can be, of those as few of tier SCALE_OUT (see :class:`Tier`), of those the
+A route has as few edges of tiers HOST and NVME as can be, of those as few of tier SCALE_OUT (see :class:`Tier`), of those the
 fewest hops.  Bandwidth and latency play no part: a slow link is not driven around, and a figure that changes a little
 changes no route.
 
@@ -21,7 +21,7 @@ from triosim.hardware.system import System, Tier
 # The cost of a route is one whole number, so that it is added and compared at once.  From its lowest bit: hops, edges
 # of tier SCALE_OUT, edges of tier HOST, 20 bits each.
 _HOP, _SCALE_OUT, _HOST = 1, 1 << 20, 1 << 40
-_COST = {Tier.SCALE_UP: _HOP, Tier.SCALE_OUT: _HOP + _SCALE_OUT, Tier.HOST: _HOP + _HOST}
+_COST = {Tier.SCALE_UP: _HOP, Tier.SCALE_OUT: _HOP + _SCALE_OUT, Tier.HOST: _HOP + _HOST, Tier.NVME: _HOP + _HOST}
 
 Onward = dict[int, list[tuple[int, int]]]
 """For each node the ``(next node, edge)`` by which best routes go on from it, lowest first."""

@@ -17,7 +17,12 @@ from triosim.hardware.description import SystemFile, read_system
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication
 from triosim.report.table import Column, TextTable, paragraph
 
-_TIERS = {"scale_up": "devices of a server", "scale_out": "servers", "host": "device and host"}
+_TIERS = {
+    "scale_up": "devices of a server",
+    "scale_out": "servers",
+    "host": "device and host",
+    "nvme": "host and drives",
+}
 
 
 def _fields(console: Console, title: str, fields: dict[str, Any]) -> None:
