@@ -1,8 +1,8 @@
 """The best routes of a System, by Dijkstra's algorithm from both ends until they meet.
 
 A route has as few edges of tiers HOST and NVME as can be, of those as few of tier SCALE_OUT (see :class:`Tier`), of
-those the fewest hops.  Bandwidth and latency play no part: a slow link is not driven around, and a figure that changes a little
-changes no route.
+those the fewest hops.  Bandwidth and latency play no part: a slow link is not driven around, and a figure that changes
+a little changes no route.
 
 Routes that are equal in all this are ordered from their first step on: by the next node, then by the edge.
 """
