@@ -50,6 +50,13 @@ def test_gpt_2_small() -> None:
     assert _launched(fake) == pytest.approx(_launched(named), rel=0.01), "a count of steps is read, not launched"
 
 
+def test_llama_3_8b() -> None:
+    case = roads.CASES["llama-3-8b"]
+    named, fake = _on_h100(triosim.model(**case.named)), _on_h100(roads.recorded(case, "fake"))
+    assert fake.iteration_time_s == pytest.approx(named.iteration_time_s, rel=0.05)
+    assert fake.memory.allocated_bytes == pytest.approx(named.memory.allocated_bytes, rel=0.02)
+
+
 def test_a_small_gpt_recorded_on_a_cpu() -> None:
     """With the optimizer that a GPU would have; its default on a CPU is a loop over the parameters."""
     case = roads.small(GPT, batch=2)

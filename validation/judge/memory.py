@@ -118,7 +118,7 @@ def cases(small: bool = False) -> dict[str, Case]:
     }  # fmt: skip
 
 
-def optimizer_of(kind: str, model: Any) -> Any:
+def optimizer_of(kind: str, parameters: Any) -> Any:
     """An optimizer of a model's parameters; ``masters`` keeps float32 copies of them, and one operator updates all."""
     import torch
 
@@ -147,10 +147,10 @@ def optimizer_of(kind: str, model: Any) -> Any:
                 torch._foreach_copy_(trained, masters)
 
     if kind == "masters":
-        return Masters(model.parameters())
+        return Masters(parameters)
     if kind == "sgd":
-        return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-    return torch.optim.AdamW(model.parameters(), 3e-4)
+        return torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=1e-4)
+    return torch.optim.AdamW(parameters, 3e-4)
 
 
 def session(case: Case, make: Callable[[], Any]) -> tuple[Any, Any, list[Any], Callable[..., None]]:
@@ -162,7 +162,7 @@ def session(case: Case, make: Callable[[], Any]) -> tuple[Any, Any, list[Any], C
 
     with fake():
         model = make()
-        optimizer = optimizer_of(case.optimizer, model)
+        optimizer = optimizer_of(case.optimizer, model.parameters())
         text = len(case.shape) == 2
         x = torch.randint(case.classes, case.shape) if text else torch.randn(case.shape)
         y = torch.randint(case.classes, case.shape if text else case.shape[:1])

@@ -36,12 +36,14 @@ class Case(NamedTuple):
         optimizer: makes the optimizer of the parameters.
         inputs: make the batch and its labels.
         named: arguments of ``triosim.model`` for the same step.
+        on_cpu: whether a CPU has the memory to run it.
     """
 
     model: Callable[[], Any]
     optimizer: Callable[..., Any]
     inputs: Callable[[], tuple[Any, Any]]
     named: dict[str, Any]
+    on_cpu: bool = True
 
 
 def _adamw(parameters: Any, **options: Any) -> Any:
@@ -67,6 +69,24 @@ def _gpt(sizes: dict[str, int]) -> Any:
 
     names = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
     return torch_models.GPT(*(sizes[name] for name in names), 0.1)
+
+
+def _llama() -> Any:
+    import torch
+    from tests.sources.models import torch_models
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return torch_models.Llama(4096, 14336, 32, 32, 8, 128256, False)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _with_masters(parameters: Any, **options: Any) -> Any:
+    from validation.judge.memory import optimizer_of
+
+    return optimizer_of("masters", parameters)
 
 
 def _images(batch: int) -> tuple[Any, Any]:
@@ -96,7 +116,11 @@ GPT_2 = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab
 CASES = {
     "resnet50": Case(_resnet, _sgd, lambda: _images(8), {"name": "resnet50", "batch_size": 8}),
     "gpt2": small(GPT_2, batch=1, length=256),
-}
+    "llama-3-8b": Case(
+        _llama, _with_masters, lambda: _tokens(1, 2048, 128256),
+        {"name": "llama-3-8b", "batch_size": 1, "sequence_length": 2048}, on_cpu=False,
+    ),
+}  # fmt: skip
 
 
 def recorded(case: Case, device: str, **optimizer: Any) -> Trace:
@@ -140,7 +164,7 @@ def main() -> None:
         figures[name] = {}
         case, batch = CASES[name], CASES[name].named["batch_size"]
         roads = {"by name": triosim.model(**case.named), "fake tensors": recorded(case, "fake")}
-        if options.cpu:
+        if options.cpu and case.on_cpu:
             roads["CPU"] = recorded(case, "cpu")
             roads["CPU, foreach"] = recorded(case, "cpu", foreach=True)
         print(f"{f'{name}, {options.device}':20}{'iteration':>12}{'to by name':>11}{'operators':>13}", end="")
