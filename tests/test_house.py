@@ -221,7 +221,7 @@ def test_a_plain_command_imports_what_it_uses() -> None:
     assert {parts[2] for parts in own if parts[1] == "report" and len(parts) > 2} == OF_ITS_REPORT
     assert len(own) <= MOST_MODULES
     others = {"pydantic", "pyarrow", "yaml", "torch", "google", "numpy.ma", "html", "importlib.metadata"}
-    assert not loaded & others
+    assert not loaded & (others - _loaded_by("import numpy, rich.console"))  # older ones import more themselves
 
 
 def test_reading_a_recorded_step_builds_no_model() -> None:
