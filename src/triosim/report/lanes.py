@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.columns import distinct
+
 
 def lanes(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """A lane for each slice, 0 first, so that slices of one track and lane never overlap.
@@ -14,8 +16,10 @@ def lanes(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.in
     order = np.argsort(track, kind="stable")
     by_track, starts, ends = track[order], start[order], end[order]
     earlier = (starts[1:] < starts[:-1]) | ((starts[1:] == starts[:-1]) & (ends[1:] < ends[:-1]))
-    if (earlier & (by_track[1:] == by_track[:-1])).any():  # not every track is in order, as streams are
-        order = np.lexsort((end, start, track))
+    mixed = by_track[1:][earlier & (by_track[1:] == by_track[:-1])]
+    if len(mixed):  # not every track is in order, as streams are: those few are put in order
+        rows = np.flatnonzero(np.isin(by_track, distinct(mixed)))
+        order[rows] = order[rows[np.lexsort((ends[rows], starts[rows], by_track[rows]))]]
     lane = np.empty(len(track), np.int64)
     lane[order] = lanes_in_order(track[order], start[order], end[order])
     return lane
