@@ -432,11 +432,12 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
         columns.flat<std::int32_t>(played[2], "number"),     columns.flat<std::int64_t>(played[3], "release"),
         columns.flat<std::int32_t>(played[4], "piece"),      columns.flat<std::int64_t>(played[5], "port_first"),
         columns.flat<std::int64_t>(played[6], "message"),    columns.flat<std::int32_t>(played[7], "way"),
-        columns.flat<std::int32_t>(played[8], "to")};
+        columns.flat<std::int32_t>(played[8], "to"),           columns.flat<std::int64_t>(played[9], "lag")};
     const MeetingWays how{columns.flat<std::int64_t>(ways[0], "first"), columns.flat<std::int32_t>(ways[1], "resource"),
                           columns.flat<double>(ways[2], "part"), columns.flat<std::int32_t>(ways[3], "own"),
-                          nb::cast<std::size_t>(ways[4])};
-    const auto host = columns.flat<std::int64_t>(ways[5], "host");
+                          columns.flat<std::int64_t>(ways[4], "beside_first"), columns.flat<std::int32_t>(ways[5], "beside"),
+                          nb::cast<std::size_t>(ways[6])};
+    const auto host = columns.flat<std::int64_t>(ways[7], "host");
     if (const char* wrong = why_wrong(what, when, how, streams, messages, labels, host)) throw Refused(wrong);
     MeetingPlayer player(what, when, how, streams, messages, labels, host);
     bool ended = false;

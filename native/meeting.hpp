@@ -38,6 +38,7 @@ struct MeetingTurns {
     std::span<const std::int64_t> message;     // of each port, number 0
     std::span<const std::int32_t> way;         // of each port: class of the transfer
     std::span<const std::int32_t> to;          // of each port: worker at the other end
+    std::span<const std::int64_t> lag;         // of each label: ticks from the begin in which what moves uses nothing
 };
 
 struct MeetingWays {
@@ -45,6 +46,8 @@ struct MeetingWays {
     std::span<const std::int32_t> resource;  // of each use
     std::span<const double> part;            // of each use: how much of the resource
     std::span<const std::int32_t> own;       // class of what each worker moves
+    std::span<const std::int64_t> beside_first;  // where the classes that go beside each class begin, and the end
+    std::span<const std::int32_t> beside;
     std::size_t resources;
 };
 
@@ -52,6 +55,7 @@ class MeetingPlayer {
 public:
     enum : std::int8_t { WORK = 0, MOVE = 1, SENDS = 2, RECEIVES = 3 };
     static constexpr std::int64_t NEVER = -1;
+    static constexpr double SLOWEST = 1e-6;  // what is left where rounding leaves nothing
     static constexpr std::int64_t FAR = std::int64_t{1} << 61;  // ticks: what comes after this is not played
 
     MeetingPlayer(const MeetingPieces& pieces, const MeetingTurns& turns, const MeetingWays& ways, std::size_t streams,
@@ -59,7 +63,7 @@ public:
         : work(turns.first.size() - 1, 0), talk(work.size(), 0), hosted(work.size(), 0), spent(labels * work.size(), 0),
           p_(pieces), t_(turns), w_(ways), host_(host), streams_(streams), labels_(labels), arrived_(messages, NEVER),
           workers_(work.size()), heads_(workers_.size() * streams), done_(turns.cast.size(), NEVER),
-          on_(ways.resources), load_(ways.resources, 0.0) {
+          on_(ways.resources), load_(ways.resources, 0.0), seen_of_(ways.resources, 0) {
         for (std::size_t w = 0; w < workers_.size(); ++w)
             for (std::size_t s = 0; s < streams; ++s) heads_[w * streams + s].turn = t_.first[w];
         const std::size_t count = p_.first.size() - 1;
@@ -103,6 +107,12 @@ public:
                 if (workers_[which].version != version) continue;
                 now_ = at;
                 worked(which);
+            } else if (what == ENTERS) {
+                now_ = at;
+                Transfer& t = transfers_[which];
+                t.left -= static_cast<double>(now_ - t.begun);
+                t.last = now_;
+                enter(which);
             } else {
                 now_ = at;
                 begin(which, std::uint64_t{1} << version);
@@ -121,7 +131,7 @@ public:
     std::vector<std::int64_t> spent;               // by worker and label
 
 private:
-    enum : std::int8_t { TRANSFER = 0, WORKING = 1, WAKES = 2, HELD = 3 };
+    enum : std::int8_t { TRANSFER = 0, WORKING = 1, WAKES = 2, HELD = 3, ENTERS = 4 };
     struct Head {
         std::int64_t turn = 0, at = 0, woken = NEVER;
         bool busy = false;
@@ -137,7 +147,11 @@ private:
         std::int64_t row = 0, turn = 0, begun = 0, last = 0, message = NEVER;
         double left = 0, rate = 1;
         std::uint32_t version = 0;
-        std::int32_t way = 0;
+        std::int32_t way = 0;    // -1 once it has been delivered
+        std::size_t first = 0;   // of those that go beside each other: the first, which counts those under way
+        std::int64_t parts = 1;
+        double next = -1;        // rate that is being worked out
+        std::uint64_t seen = 0;  // by which share
     };
     struct Event {
         std::int64_t at;
@@ -164,12 +178,19 @@ private:
     std::vector<std::int32_t> spare_;
     std::vector<std::uint64_t> frees_;  // of each row: streams on which something may begin when it has ended
     std::uint64_t fed_ = 0;             // streams with rows that wait for what is received
-    std::vector<std::vector<std::size_t>> on_;
+    struct Use {
+        std::size_t id;
+        double part;
+    };
+    std::vector<std::vector<Use>> on_;  // of each resource
     std::vector<double> load_;
     std::vector<std::int64_t> rows_first_, rows_;
     std::vector<std::int32_t> port_of_;
     std::vector<Transfer> transfers_;
     std::vector<std::size_t> unused_, touched_;
+    std::vector<std::int32_t> full_;     // resources of which more is wanted than there is
+    std::vector<std::uint64_t> seen_of_;  // of each resource, by which share
+    std::uint64_t seen_ = 0;
     std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
     std::int64_t now_ = 0;
 
@@ -266,6 +287,34 @@ private:
             expect(w);
             return;
         }
+        const auto id = transfer(w, turn, row);
+        Transfer& t = transfers_[id];
+        const auto to = t.to;
+        const auto way = static_cast<std::size_t>(t.way);
+        if (to == w) moving(w, 1);
+        talking(w, 1);
+        if (to != w) talking(to, 1);
+        t.parts = 1 + w_.beside_first[way + 1] - w_.beside_first[way];
+        enters(id);
+        for (auto k = w_.beside_first[way]; k < w_.beside_first[way + 1]; ++k) {
+            const auto other = transfer(w, turn, row);
+            transfers_[other].way = w_.beside[k];
+            transfers_[other].first = id;
+            enters(other);
+        }
+    }
+
+    // A transfer uses its resources from now on, or after its lag.
+    void enters(std::size_t id) {
+        const Transfer& t = transfers_[id];
+        const auto label = p_.label[t.row];
+        const auto lag = label < 0 ? 0 : std::min(t_.lag[static_cast<std::size_t>(label)], p_.ticks[t.row]);
+        if (lag > 0) events_.push({now_ + lag, ENTERS, id, 0});
+        else enter(id);
+    }
+
+    // A transfer that begins now, before it uses anything.
+    std::size_t transfer(std::size_t w, std::int64_t turn, std::int64_t row) {
         std::size_t id;
         if (unused_.empty()) {
             id = transfers_.size();
@@ -283,20 +332,24 @@ private:
         t.rate = 0;
         t.message = NEVER;
         t.way = w_.own[w];
+        t.first = id;
         if (p_.kind[row] == SENDS) {
             const auto which = port(turn, row);
             t.way = t_.way[which];
             t.to = static_cast<std::size_t>(t_.to[which]);
             t.message = static_cast<std::int64_t>(message(turn, row));
         }
-        if (t.to == w) moving(w, 1);
-        talking(w, 1);
-        if (t.to != w) talking(t.to, 1);
-        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k) {
-            on_[w_.resource[k]].push_back(id);
+        return id;
+    }
+
+    void enter(std::size_t id) {
+        const auto way = transfers_[id].way;
+        for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k) {
+            on_[w_.resource[k]].push_back({id, w_.part[k]});
             load_[w_.resource[k]] += w_.part[k];
         }
-        share(id);
+        if (w_.first[way] == w_.first[way + 1]) rated(id, 1);
+        else share(way);
     }
 
     void talking(std::size_t w, int change) {
@@ -326,29 +379,64 @@ private:
         return whole < static_cast<double>(FAR) ? static_cast<std::int64_t>(whole) : FAR + 1;
     }
 
-    double rate(const Transfer& t) const {
-        double most = 1;
-        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k) most = std::max(most, load_[w_.resource[k]]);
-        return 1 / most;
-    }
-
-    // Rates of a transfer and of those that it shares something with.
-    void share(std::size_t id) {
-        touched_.assign(1, id);
-        const auto way = transfers_[id].way;
-        for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k)
-            for (const auto other : on_[w_.resource[k]])
-                if (other != id) touched_.push_back(other);
+    // Rates of what uses some resources, and of all that shares something with it.  All go equally fast until a resource is
+    // full; those on it stay as fast as they are, and the others share what they leave (max-min).
+    void share(std::int32_t way) {
+        touched_.clear();
+        full_.clear();
+        ++seen_;
+        for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k) found(w_.resource[k], false);
+        for (std::size_t at = 0; at < touched_.size(); ++at) {
+            const auto of = transfers_[touched_[at]].way;
+            for (auto k = w_.first[of]; k < w_.first[of + 1]; ++k)
+                if (load_[w_.resource[k]] > 1) found(w_.resource[k], true);
+        }
+        while (true) {
+            double least = 1;
+            std::int32_t which = -1;
+            for (const auto r : full_) {
+                double room = 1, wanted = 0;
+                for (const auto& [id, part] : on_[r]) {
+                    const double now = transfers_[id].next;
+                    if (now >= 0) room -= part * now;
+                    else wanted += part;
+                }
+                if (wanted > 0 && room / wanted < least) {
+                    least = room / wanted;
+                    which = r;
+                }
+            }
+            if (which < 0) break;
+            least = std::max(least, SLOWEST);
+            for (const auto& [id, part] : on_[which])
+                if (transfers_[id].next < 0) transfers_[id].next = least;
+        }
         for (const auto one : touched_) {
             Transfer& t = transfers_[one];
-            if (t.way < 0) continue;
-            const double now = rate(t);
-            if (now == t.rate) continue;
-            t.left -= static_cast<double>(now_ - t.last) * t.rate;
-            t.last = now_;
-            t.rate = now;
-            events_.push({now_ + ticks(t.left, t.rate), TRANSFER, one, ++t.version});
+            rated(one, t.next < 0 ? 1 : t.next);
         }
+    }
+
+    void found(std::int32_t resource, bool other) {
+        if (seen_of_[resource] == seen_) return;
+        seen_of_[resource] = seen_;
+        if (load_[resource] > 1) full_.push_back(resource);
+        else if (other) return;
+        for (const auto& [id, part] : on_[resource])
+            if (transfers_[id].seen != seen_) {
+                transfers_[id].seen = seen_;
+                transfers_[id].next = -1;
+                touched_.push_back(id);
+            }
+    }
+
+    void rated(std::size_t id, double now) {
+        Transfer& t = transfers_[id];
+        if (now == t.rate) return;
+        t.left -= static_cast<double>(now_ - t.last) * t.rate;
+        t.last = now_;
+        t.rate = now;
+        events_.push({now_ + ticks(t.left, t.rate), TRANSFER, id, ++t.version});
     }
 
     // Streams on which something may begin now.
@@ -383,17 +471,14 @@ private:
         transfers_[id].way = -1;
         for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k) {
             auto& own = on_[w_.resource[k]];
-            own.erase(std::find(own.begin(), own.end(), id));
+            own.erase(std::ranges::find(own, id, &Use::id));
             load_[w_.resource[k]] = 0;
-            for (const auto other : own) {
-                const auto way = transfers_[other].way;
-                for (auto j = w_.first[way]; j < w_.first[way + 1]; ++j)
-                    if (w_.resource[j] == w_.resource[k]) load_[w_.resource[k]] += w_.part[j];
-            }
+            for (const auto& use : own) load_[w_.resource[k]] += use.part;
         }
-        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k)
-            if (!on_[w_.resource[k]].empty()) share(on_[w_.resource[k]].front());
-        unused_.push_back(id);
+        share(t.way);
+        if (id != t.first) unused_.push_back(id);
+        if (--transfers_[t.first].parts > 0) return;  // others beside it are under way
+        unused_.push_back(t.first);
         talking(t.worker, -1);
         if (t.to != t.worker) talking(t.to, -1);
         if (t.to == t.worker) moving(t.worker, -1);
@@ -427,8 +512,12 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     const auto ways = static_cast<std::int64_t>(w.first.size()) - 1;
     for (const auto resource : w.resource)
         if (resource < 0 || static_cast<std::size_t>(resource) >= w.resources) return "no such resource";
-    for (const auto way : w.own)
-        if (way < 0 || way >= ways) return "no such class of transfers";
+    if (w.beside_first.size() != w.first.size() || !rising(w.beside_first, w.beside.size()) ||
+        t.lag.size() != labels)
+        return "columns of ways must be of one length";
+    for (const auto classes : {w.own, w.beside})
+        for (const auto way : classes)
+            if (way < 0 || way >= ways) return "no such class of transfers";
     const auto far = [](std::int64_t tick) { return tick < -Player::FAR || tick > Player::FAR; };
     if (std::ranges::any_of(t.release, far) || std::ranges::any_of(p.held, far) || std::ranges::any_of(host, far))
         return TOO_LONG;

@@ -83,6 +83,45 @@ def test_two_that_fill_a_link_get_half_of_it_each() -> None:
     assert (met.end, met.talk.tolist()) == (201, [150, 150, 200])
 
 
+def test_what_others_leave_of_a_link_is_taken() -> None:
+    """Three on one link get a third each; one of them is on another as well, where the fourth gets two thirds."""
+    sends: Rows = [(Row.SENDS, 2, 90, 1.0, 0, [])]
+    comes = (Row.RECEIVES, -1, 0, 1.0, -1, list[int]())
+    takes: Rows = [comes, comes, comes, comes]
+    ways = Ways([[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(1, 1.0)], []], [3] * 5, 2)
+    of = [0, 0, 1, 2]
+    ports = [
+        *((MeetingPort(n, way, 4),) for n, way in enumerate(of)),
+        tuple(MeetingPort(n, of[n], n) for n in range(4)),
+    ]
+    met = both(turns([*[sends] * 4, takes], ports, [[0], [1], [2], [3], [4]], ways))
+    assert met.spent[:, 0].tolist() == [270, 270, 270, 135, 0]
+
+
+def test_latency_is_not_shared() -> None:
+    """Of two that begin at once one waits for 40 ticks first: the other is alone for so long."""
+    sends: Rows = [(Row.SENDS, 2, 100, 1.0, 0, [])]
+    slow: Rows = [(Row.SENDS, 2, 100, 1.0, 1, [])]
+    comes = (Row.RECEIVES, -1, 0, 1.0, -1, list[int]())
+    takes: Rows = [comes, comes]
+    ports = [(MeetingPort(0, 0, 2),), (MeetingPort(1, 0, 2),), (MeetingPort(0, 0, 0), MeetingPort(1, 0, 1))]
+    what = turns([sends, slow, takes], ports, [[0], [1], [2]], Ways([[(0, 1.0)], []], [1, 1, 1], 1))
+    met = both(replace(what, lag=[0, 40, 0, 0]))
+    assert met.spent[:2, :2].tolist() == [[160, 0], [0, 160]]
+
+
+def test_a_message_has_arrived_when_all_its_parts_have() -> None:
+    """Half of a message meets a move on its first link, the other half nothing."""
+    moves: Rows = [(Row.MOVE, 1, 50, 1.0, 1, [])]
+    sends: Rows = [(Row.SENDS, 2, 100, 1.0, 0, [])]
+    takes: Rows = [(Row.RECEIVES, -1, 0, 1.0, -1, []), (Row.WORK, 0, 1, 1.0, -1, [0])]
+    ways = Ways([[(0, 1.0)], [(1, 1.0)], [(0, 1.0)], []], [2, 3, 3], 2, {0: (1,)})
+    ports: list[tuple[MeetingPort, ...]] = [(), (MeetingPort(0, 0, 2),), (MeetingPort(0, 0, 1),)]
+    met = both(turns([moves, sends, takes], ports, [[0], [1], [2]], ways))
+    assert met.spent[:, :2].tolist() == [[0, 100], [150, 0], [0, 0]]
+    assert met.end == 151
+
+
 def test_a_circle_is_told() -> None:
     waits: Rows = [(Row.RECEIVES, -1, 0, 1.0, -1, []), (Row.WORK, 0, 1, 1.0, -1, [0])]
     what = turns([waits], [(MeetingPort(0, 0, 0),)], [[0]], Ways([[]], [0], 0))
@@ -115,12 +154,15 @@ def jobs(draw: st.DrawFn) -> MeetingTurns:
     part = st.sampled_from([0.3, 0.6, 1.0])
     uses = [[(draw(st.integers(0, 1)), draw(part))] if draw(st.booleans()) else [] for _ in range(stages + 1)]
     made = turns(rows, ports, [[stage] * turns_of for stage in range(stages)], Ways(uses, [stages] * stages, 2), 400)
+    beside = {way: (stages + 1,) for way in range(stages) if draw(st.booleans())}
+    ways = Ways([*uses, [(draw(st.integers(0, 1)), 0.7)]], [stages] * stages, 2, beside)
     number = [np.arange(turns_of, dtype=np.int32)] * stages
     release = [np.cumsum(draw(st.lists(ticks, min_size=turns_of, max_size=turns_of))) for _ in range(stages)]
     host = np.array([draw(st.integers(0, 200)) for _ in range(stages)], np.int64)
     held = [[draw(st.sampled_from([0, 0, 5, 80])) for _ in one] for one in rows]
     pieces = [piece(one, own) for one, own in zip(rows, held, strict=True)]
-    return MeetingTurns(pieces, made.casts, made.cast, number, release, made.ways, host, 3, 400, 4)
+    lag = [draw(st.sampled_from([0, 0, 7, 60])) for _ in range(4)]
+    return MeetingTurns(pieces, made.casts, made.cast, number, release, ways, host, 3, 400, 4, lag)
 
 
 @native

@@ -8,7 +8,11 @@ and the rows that it waits for have ended, work besides not before its turn is r
   sends do not begin before that.
 * Work takes ``stretch`` times as long while a move of its worker is under way, or what it sends to itself.
 * Moves and sends belong to a *class* that uses parts of *resources*; where those under way use more than all of one,
-  each takes as many times longer.  So two that each fill a link get half of it, as max-min sharing has it.
+  all go equally fast until a resource is full; those on it stay as fast as they are, and the others share what is left,
+  as max-min sharing has it.  So two that each fill a link get half of it.
+* At first a transfer may only wait and use nothing: the latency of a collective or a send.
+* What has parts that use different resources is several classes *beside* each other: all begin at once and last equally
+  long alone, and it has arrived when the last of them has.
 
 Times are whole ticks: what meets nothing takes exactly as long as it says.
 """
@@ -16,7 +20,8 @@ Times are whole ticks: what meets nothing takes exactly as long as it says.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -35,6 +40,10 @@ except ImportError:  # there was no compiler when TrioSim was installed
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
+
+
+SLOWEST = 1e-6
+"""Rate of transfers where rounding leaves nothing for them."""
 
 
 class Row(IntEnum):
@@ -102,11 +111,13 @@ class Ways:
         uses: for each class resources and the part of each that it fills alone.
         own: class of the moves of each worker.
         resources: how many there are.
+        beside: for a class those that go beside it, if any do.
     """
 
     uses: Sequence[Sequence[tuple[int, float]]]
     own: Sequence[int]
     resources: int
+    beside: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,7 @@ class MeetingTurns:
         ways: what classes of transfers use.
         host: for each worker the tick until which it counts as busy with something else when it is idle.
         streams, messages, labels: how many there are.
+        lag: of each label the ticks from the begin of a move or a message in which it uses nothing; 0 if left out.
     """
 
     pieces: Sequence[MeetingPiece]
@@ -132,6 +144,11 @@ class MeetingTurns:
     streams: int
     messages: int
     labels: int
+    lag: Sequence[int] = ()
+
+    def lag_of(self, label: int) -> int:
+        """See ``lag``; label -1 has none."""
+        return self.lag[label] if 0 <= label < len(self.lag) else 0
 
 
 @dataclass(frozen=True)
@@ -241,6 +258,8 @@ def _played_natively(turns: MeetingTurns) -> Met:
     before = Ragged.stacked([Ragged.empty(0, np.int32), *(piece.before for piece in pieces)])
     ports = [port for cast in casts for port in cast.ports]
     uses = [use for own in ways.uses for use in own]
+    beside = [ways.beside.get(way, ()) for way in range(len(ways.uses))]
+    lag = np.array([turns.lag_of(label) for label in range(turns.labels)], np.int64)
     end, work, talk, hosted, spent, ended = _native.meeting(
         (
             ends(map(len, pieces)), joined([p.kind for p in pieces], np.int8),
@@ -253,10 +272,13 @@ def _played_natively(turns: MeetingTurns) -> Met:
             joined(turns.release, np.int64), np.array([c.piece for c in casts], np.int32),
             ends(len(c.ports) for c in casts), np.array([p.message for p in ports], np.int64),
             np.array([p.way for p in ports], np.int32), np.array([p.to for p in ports], np.int32),
+            lag,
         ),
         (
             ends(map(len, ways.uses)), np.array([r for r, _ in uses], np.int32),
-            np.array([u for _, u in uses], np.float64), np.array(ways.own, np.int32), ways.resources,
+            np.array([u for _, u in uses], np.float64), np.array(ways.own, np.int32),
+            ends(map(len, beside)), np.array([way for own in beside for way in own], np.int32),
+            ways.resources,
             turns.host.astype(np.int64),
         ),
         turns.streams, turns.messages, turns.labels,
@@ -289,7 +311,11 @@ class _Worker:
 
 @dataclass
 class _MeetingTransfer:
-    """A move or a message under way; times as of :class:`_Worker`."""
+    """A move or a message under way, or a part of it; times as of :class:`_Worker`.
+
+    Attributes:
+        parts: those under way of what it is a part of, itself one of them.
+    """
 
     worker: int
     to: int
@@ -300,6 +326,7 @@ class _MeetingTransfer:
     begun: int
     last: int
     left: float
+    parts: set[int]
     rate: float = 0.0
     version: int = 0
 
@@ -324,7 +351,7 @@ class _MeetingPlayer:
         self.busy = [[False] * turns.streams for _ in range(count)]
         self.done: set[tuple[int, int, int]] = set()
         self.arrived: set[int] = set()
-        self.load = [dict[int, _MeetingTransfer]() for _ in range(turns.ways.resources)]
+        self.load = [dict[int, float]() for _ in range(turns.ways.resources)]
         self.events: list[tuple[int, int, int, int]] = []
         self.transfers: dict[int, _MeetingTransfer] = {}
         self.now = self.made = 0
@@ -346,6 +373,9 @@ class _MeetingPlayer:
             elif what == 2:
                 self.now = now
                 self._begin(which)
+            elif what == 4:
+                self.now = now
+                self._enter(which)
         for worker, own in enumerate(self.queue):
             self._account(worker)
             if any(at < len(rows) for at, rows in zip(self.at[worker], own, strict=True)):
@@ -412,30 +442,82 @@ class _MeetingPlayer:
             self._moving(worker, 1)
         for end in {worker, to}:
             self._talking(end, 1)
-        which, self.made = self.made, self.made + 1
-        self.transfers[which] = _MeetingTransfer(worker, to, turn, row, way, message, self.now, self.now, ticks)
-        for resource, _ in self.turns.ways.uses[way]:
-            self.load[resource][which] = self.transfers[which]
-        self._share(way, which)
+        parts: set[int] = set()
+        for part in (way, *self.turns.ways.beside.get(way, ())):
+            which, self.made = self.made, self.made + 1
+            parts.add(which)
+            self.transfers[which] = _MeetingTransfer(
+                worker, to, turn, row, part, message, self.now, self.now, ticks, parts
+            )
+            lag = min(self.turns.lag_of(int(piece.label[row])), int(piece.ticks[row]))
+            if lag > 0:
+                heappush(self.events, (self.now + lag, 4, which, 0))
+            else:
+                self._enter(which)
 
-    def _share(self, way: int, which: int | None = None) -> None:
-        """Rates of all that use what a class uses."""
+    def _enter(self, which: int) -> None:
+        """A transfer uses its resources from now on."""
+        transfer = self.transfers[which]
+        transfer.left -= self.now - transfer.begun
+        transfer.last = self.now
+        for resource, part in self.turns.ways.uses[transfer.way]:
+            self.load[resource][which] = part
+        if self.turns.ways.uses[transfer.way]:
+            self._share(transfer.way)
+        else:
+            self._rated(which, 1.0)
+
+    def _share(self, way: int) -> None:
+        """Rates of all that use what a class uses, and of what shares something with them."""
         uses = self.turns.ways.uses
-        touched = dict.fromkeys([] if which is None else [which])
-        for resource, _ in uses[way]:
+        touched: dict[int, None] = {}
+        full: dict[int, None] = {}
+        known: set[int] = set()
+
+        def found(resource: int, other: bool) -> None:
+            if resource in known:
+                return
+            known.add(resource)
+            if sum(self.load[resource].values()) > 1:
+                full[resource] = None
+            elif other:
+                return
             touched.update(dict.fromkeys(self.load[resource]))
+
+        for resource, _ in uses[way]:
+            found(resource, False)
+        at = 0
+        while at < len(touched):
+            for resource, _ in uses[self.transfers[list(touched)[at]].way]:
+                if sum(self.load[resource].values()) > 1:
+                    found(resource, True)
+            at += 1
+        rates: dict[int, float] = {}
+        while True:
+            least, which = 1.0, -1
+            for resource in full:
+                room, wanted = 1.0, 0.0
+                for one, part in self.load[resource].items():
+                    if one in rates:
+                        room -= part * rates[one]
+                    else:
+                        wanted += part
+                if wanted > 0 and room / wanted < least:
+                    least, which = room / wanted, resource
+            if which < 0:
+                break
+            for one in self.load[which]:
+                rates.setdefault(one, max(least, SLOWEST))
         for one in touched:
-            transfer = self.transfers[one]
-            loads = [
-                sum(part for other in self.load[resource].values() for r, part in uses[other.way] if r == resource)
-                for resource, _ in uses[transfer.way]
-            ]
-            rate = 1 / max([1.0, *loads])
-            if rate != transfer.rate:
-                transfer.left -= (self.now - transfer.last) * transfer.rate
-                transfer.last, transfer.rate = self.now, rate
-                transfer.version += 1
-                heappush(self.events, (self.now + _ticks(transfer.left, rate), 0, one, transfer.version))
+            self._rated(one, rates.get(one, 1.0))
+
+    def _rated(self, which: int, rate: float) -> None:
+        transfer = self.transfers[which]
+        if rate != transfer.rate:
+            transfer.left -= (self.now - transfer.last) * transfer.rate
+            transfer.last, transfer.rate = self.now, rate
+            transfer.version += 1
+            heappush(self.events, (self.now + _ticks(transfer.left, rate), 0, which, transfer.version))
 
     def _talking(self, worker: int, change: int) -> None:
         self._account(worker)
@@ -478,6 +560,9 @@ class _MeetingPlayer:
         for resource, _ in self.turns.ways.uses[transfer.way]:
             del self.load[resource][which]
         self._share(transfer.way)
+        transfer.parts.remove(which)
+        if transfer.parts:  # others beside it are under way
+            return
         ends = dict.fromkeys([transfer.worker, transfer.to])
         for end in ends:
             self._talking(end, -1)

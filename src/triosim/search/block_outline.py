@@ -208,6 +208,9 @@ class BlockJob:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
         if mesh.stages * self.schedule.chunks_per_stage > blocks_of(workload):
             raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
+        parts = mesh.stages * self.schedule.chunks_per_stage
+        if self.replication.regathers and self.schedule.chunks_per_stage > 1 and blocks_of(workload) < 2 * parts:
+            raise NoBlocks("parts of about a block that are gathered in each pass: what is gathered ahead is of others")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
         self.shared = shared_step(workload, system, plan, fidelity, mesh, self._padding())

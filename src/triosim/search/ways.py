@@ -1,8 +1,11 @@
 """What moves between the ranks of a job takes alone, and what of the links it shares with what else moves.
 
-Whatever one stage moves along the data axis is one class of transfers, and what it sends to another stage is one.  A
-class fills parts of links: its bytes on a link, over what the link could carry in the time that they take alone.  Links
-on which two classes together would fill more than all are what they share (:mod:`triosim.engine.meeting`).
+Whatever one stage moves along the data axis is one class of transfers, and what it sends to another stage is one, or
+several beside each other if its ranks do not share the same with others (two replicas in a server: a ring leaves
+through the one's adapter and comes in through the other's).  A class fills parts of links: its bytes on a link, over
+what the link could carry in the time in which they move.  Before that it waits for its latency: a send and a
+collective that begin at once do not meet in that time.  Links on which classes together would fill more than all are
+what they share (:mod:`triosim.engine.meeting`).
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ SEND = -1
 """What stands for a kind of collective in the label of what is sent."""
 
 How = tuple[str, str, bool]
-StageLoad = tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]
+StageLoad = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], int, int, int]
 """As of :meth:`MeshWays.load`."""
 
 
@@ -67,6 +70,7 @@ class MeshWays:
         self.means: CollectiveMeans = make(system, router, how)
         self._called: dict[Call, int] = {}
         self._sent: dict[tuple[int, int, int], int] = {}
+        self._delays: dict[Call, int] = {}
         self._loads: dict[tuple[int, int], StageLoad] = {}
         self._groups: dict[int, list[bytes]] = {}
         self.slowed: dict[tuple[Call | None, Call | None], float] = {}
@@ -110,23 +114,36 @@ class MeshWays:
         """Ticks of what one stage sends to another."""
         key = (source, target, size)
         if key not in self._sent:
-            _, ticks, latency, one, other = self.load(source, target)
-            added = self.means.transfer(one, other, size)
-            self._sent[key] = latency + added + int(np.ceil(float(ticks.max(initial=0.0)) * size))
+            links, _, ticks, *_ = self.load(source, target)
+            byte = np.bincount(links, ticks).max() if len(links) else 0.0
+            self._sent[key] = self.latency(source, target, size) + int(np.ceil(float(byte) * size))
         return self._sent[key]
 
+    def latency(self, source: int, target: int, size: int) -> int:
+        """Ticks before the bytes of what one stage sends to another move."""
+        *_, latency, one, other = self.load(source, target)
+        return latency + self.means.transfer(one, other, size)
+
+    def delay(self, call: Call) -> int:
+        """Ticks before the bytes of a collective move."""
+        if call not in self._delays:
+            what, size, axis = call
+            table = self.device[self.mesh.table(self.mesh.names[axis])]
+            self._delays[call] = int(self.means.collective(COLLECTIVES[what], table[0], size, 0).delay)
+        return self._delays[call]
+
     def load(self, source: int, target: int) -> StageLoad:
-        """Links on which all ranks of a stage send to those of another, and ticks that a byte of each takes on them;
-        the latency, and the ends of the first."""
+        """What the ranks of a stage use when each sends to that of another: links, the row of the rank, and ticks that
+        a byte of it takes there, each for each link of a route; then the latency, and the ends of the first."""
         if (source, target) not in self._loads:
             mesh, device, router = self.mesh, self.device, self.router
             ranks = self._of_stage(source)
             ends = device[ranks], device[mesh.moved(ranks, "pp", target)]
             routes = router.routes(*ends)
-            links, count = np.unique(routes.values, return_counts=True)
-            latency = router.latency(routes)
+            links = routes.values.astype(np.int64)
             self._loads[source, target] = (
-                links, count * _ticks_of_byte(router)[links], int(latency.max()), int(ends[0][0]), int(ends[1][0])
+                links, routes.rows(), _ticks_of_byte(router)[links], int(router.latency(routes).max()),
+                int(ends[0][0]), int(ends[1][0]),
             )  # fmt: skip
         return self._loads[source, target]
 
@@ -221,6 +238,18 @@ class JobWays:
             self._sizes[source, target] = size
         return self.of.sent(source, target, size), self.label((SEND, size, self.mesh.pipeline_axis))
 
+    def lags(self) -> list[int]:
+        """Of each label the ticks before bytes move; of sends between different stages the fewest."""
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        for pair, size in self._sizes.items():
+            pairs.setdefault(size, []).append(pair)
+        any_ = list(self._sizes)
+        return [
+            min((self.of.latency(*pair, size) for pair in pairs.get(size, any_)), default=0)
+            if what == SEND else self.of.delay((what, size, axis))
+            for what, size, axis in self.labels
+        ]  # fmt: skip
+
     # --- what is shared -----------------------------------------------------------------------------------------------
 
     @property
@@ -259,46 +288,81 @@ class JobWays:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
         sizes, moving = dict(sorted(self._sizes.items())), self._moving
         key = (Same(self.of), moving, tuple(sizes.items()))
-        uses, classes, first, shared = _SHARED.get(key, lambda: self._uses(sizes, moving))
-        pairs = {pair: first + n for n, pair in enumerate(sizes)}
-        return Ways(uses, classes, shared), pairs, len(uses) - 1
+        return _SHARED.get(key, lambda: self._uses(sizes, moving))
 
     def _uses(self, sizes: dict[tuple[int, int], int], moving: Call | None) -> _Used:
-        """What classes use, the classes of what stages move, that of the first pair, and how much is shared."""
-        stages, own = self.mesh.stages, None if moving is None else self.of.fills(moving)
-        tables = [] if own is None else [own]
-        for pair, size in sizes.items():
-            links, ticks, *_ = self.of.load(*pair)
-            row = np.zeros((1, len(self.router.capacity)))
-            row[0, links] = ticks * size / max(self.of.sent(*pair, size), 1)
-            tables.append(row)
-        uses: list[list[tuple[int, float]]] = []
-        shared = 0
-        if tables:
-            table = np.concatenate(tables)
-            columns = table[:, table.sum(axis=0) > LEAST_SHARED]
-            columns = _different(np.round(columns, 3)) if columns.size else columns
-            shared = columns.shape[1]
-            uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
-                    for row in columns]  # fmt: skip
+        """See :meth:`ways`."""
+        own = None
+        if moving is not None:
+            ticks = self.of.alone(moving)
+            own = self.of.fills(moving) * (ticks / max(ticks - self.of.delay(moving), 1))
+        first = 0 if own is None else len(own)
+        sent = [self._sent(*pair, size) for pair, size in sizes.items()]
+        whole = [np.bincount(links, filled, len(self.router.capacity)) for links, _, filled in sent]
+        rows = [*([] if own is None else own), *whole]  # each (links,)
+        if not rows:
+            return Ways([[]], [0] * self.mesh.stages, 0), {}, 0
+        shared = np.flatnonzero(np.sum(rows, axis=0) > LEAST_SHARED)
+        alike = _alike(np.array(rows)[:, shared], len(self.router.capacity), shared)
+        beside: dict[int, list[int]] = {}
+        for number, (links, rank, filled) in enumerate(sent):
+            for part in _parts(alike[links], rank)[1:]:
+                row = np.bincount(links[part], filled[part], len(self.router.capacity))
+                rows[first + number] = rows[first + number] - row
+                beside.setdefault(first + number, []).append(len(rows))
+                rows.append(row)
+        columns = np.array(rows)[:, shared]
+        columns = _different(np.round(columns, 3)) if columns.size else columns
+        uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
+                for row in columns]  # fmt: skip
         alone = len(uses)
-        return (
-            [*uses, []],
-            [alone] * stages if own is None else list(range(stages)),
-            0 if own is None else stages,
-            shared,
-        )
+        moves = [alone] * self.mesh.stages if own is None else list(range(first))
+        pairs = {pair: first + number for number, pair in enumerate(sizes)}
+        return Ways([*uses, []], moves, columns.shape[1], beside), pairs, alone
+
+    def _sent(self, source: int, target: int, size: int) -> tuple[NDArray, NDArray, NDArray]:
+        """Links, the row of the rank, and which part of the link it fills while bytes move."""
+        links, rank, ticks, *_ = self.of.load(source, target)
+        moves = self.of.sent(source, target, size) - self.of.latency(source, target, size)
+        return links, rank, ticks * size / max(moves, 1)
 
 
-_Used = tuple[list[list[tuple[int, float]]], list[int], int, int]
-_SHARED = Latest[_Used](512, np.inf, lambda used: len(used[0]))
+_Used = tuple[Ways, dict[tuple[int, int], int], int]
+_SHARED = Latest[_Used](512, np.inf, lambda used: len(used[0].uses))
+
+
+def _alike(columns: NDArray[np.float64], links: int, shared: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each link a number, alike for those that classes fill alike; -1 for those that are not shared."""
+    found = np.full(links, -1, np.int64)
+    rows = np.ascontiguousarray(np.round(columns, 3).T)
+    known: dict[bytes, int] = {}
+    found[shared] = [known.setdefault(row.tobytes(), len(known)) for row in rows]
+    return found
+
+
+def _parts(alike: NDArray[np.int64], rank: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
+    """Which links of routes belong to ranks that share alike, of each kind of rank."""
+    ranks = int(rank.max(initial=-1)) + 1
+    table = np.zeros((ranks, int(alike.max(initial=-1)) + 1), np.int64)
+    np.add.at(table, (rank[alike >= 0], alike[alike >= 0]), 1)
+    if not table.size:
+        return [np.ones(len(rank), bool)]
+    _, kind = np.unique(table, axis=0, return_inverse=True)
+    return [kind[rank] == number for number in range(int(kind.max()) + 1)]
 
 
 def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each column once, ascending: as many links as there are, few are used differently."""
+    """Each column once, ascending, without those that another never uses less of: as many links as there are, few are
+    used differently, and a slower link on the way is full first."""
     rows = np.ascontiguousarray(columns.T)
     few = dict.fromkeys(row.tobytes() for row in rows)
-    return np.unique(np.frombuffer(b"".join(few), np.float64).reshape(len(few), -1).T, axis=1)
+    table = np.unique(np.frombuffer(b"".join(few), np.float64).reshape(len(few), -1), axis=0)
+    by: dict[bytes, list[int]] = {}
+    for number, used in enumerate(table > LEAST_USE):
+        by.setdefault(used.tobytes(), []).append(number)
+    kept = [one for own in by.values() for one in own
+            if not any((table[one] <= table[other]).all() for other in own if other != one)]  # fmt: skip
+    return np.ascontiguousarray(table[sorted(kept)].T)
 
 
 @kept(128, room=FILLED, size=lambda filled: filled.size)
