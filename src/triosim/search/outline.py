@@ -72,11 +72,6 @@ FEWEST_IN_TURN = 8
 fewer, most of the iteration is its begin and its end, where sends and reductions of all stages meet (GPT-3 175B on
 1,024 GPUs, 6 micro-batches: 1.3e-3 early on 16 stages; llama-3.2-1b, 2 on 2 stages, recomputed: 1.6e-3 late)."""
 
-MOSTLY_TALKS = 0.4
-"""Part of the iteration for which a stage of a pipeline may wait for what it gathers and is sent, if parameters are
-gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it (GPT-3
-175B, ZeRO 3: 4e-4 to 8e-4 early at 0.34 to 0.39, 6e-4 and 1e-3 at 0.44)."""
-
 
 @dataclass(frozen=True)
 class Outlined:
@@ -348,8 +343,6 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
         raise NotEvaluated("collectives of tensors on links on which parameters are gathered again in each pass")
     if (exposed > MOSTLY_COMPUTES * met.work).any():
         raise NotEvaluated("passes that wait for their collectives most of the time")
-    if made.step.replication.weights and mesh.stages > 1 and (met.talk > MOSTLY_TALKS * met.end).any():
-        raise NotEvaluated("stages that wait most of the time for what they gather")
     return Outlined(made, met, ways.labels, dict(calls), exposed, reserved)
 
 
