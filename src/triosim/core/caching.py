@@ -49,6 +49,7 @@ def kept(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         results: OrderedDict[Hashable, R] = OrderedDict()
+        taken = 0.0  # by all results
         lock = Lock()
 
         @wraps(function)
@@ -63,13 +64,20 @@ def kept(
             return found
 
         def keep(key: Hashable, found: R) -> None:
+            nonlocal taken
             with lock:
+                taken += size(found) - (size(results[key]) if key in results else 0)
                 results[key] = found
-                taken = sum(map(size, results.values())) if room < math.inf else 0
                 while len(results) > most or (taken > room and len(results) > 1):
                     taken -= size(results.popitem(last=False)[1])
 
-        cast(Any, call).forget = results.clear
+        def forget() -> None:
+            nonlocal taken
+            with lock:
+                results.clear()
+                taken = 0.0
+
+        cast(Any, call).forget = forget
         cast(Any, call).known = lambda found, *args: keep(tuple(map(_key, args)), found)
         return call
 

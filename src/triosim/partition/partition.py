@@ -39,7 +39,7 @@ def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule], of: Repeated | No
         PlanError: nothing can be divided, or a rule cannot do what is asked.
         NotRepeating: what is told of the blocks does not repeat.
     """
-    placing = [rule for rule in rules if type(rule).place is not Rule.place]
+    placing = [rule for rule in rules if rule.places]
     if not placing:
         return Step.whole(trace)
     step = _whole(trace)

@@ -132,6 +132,11 @@ class Rule:
         """
         return step
 
+    @property
+    def places(self) -> bool:
+        """Whether :meth:`place` is to be asked: not where it would add nothing, whatever the step."""
+        return type(self).place is not Rule.place
+
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """What rules before this one have placed on the axis that divides a step, and what this one adds.
 

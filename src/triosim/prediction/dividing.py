@@ -7,6 +7,7 @@ that cannot be said, because blocks differ or a part of somebody else's takes pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,9 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import is_ours
 from triosim.core.tiling import NotRepeating
+from triosim.partition.batches import SAMPLES, grows_alike, of_batch
 from triosim.partition.main_gradients import with_main_gradients
+from triosim.partition.mesh import Mesh
 from triosim.partition.partition import partition
 from triosim.partition.repeated import LongStep, long_step
 from triosim.partition.replication import Replication
@@ -26,7 +29,7 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.stacks import ASSUMED, Stack
-from triosim.trace.repeated import Repeated, repeated
+from triosim.trace.repeated import ROOM, Repeated, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.rescale import rescale
@@ -98,14 +101,18 @@ def _share(
     Raises:
         InputError: as of :func:`divided`.
     """
-    ours = all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules)
-    of = repeated(workload) if ours else None
+    of = repeated(workload) if _ours(rules) else None
     if of is not None:
         try:
             return _of_short(of, workload, rules, mesh, plan, placed, stack)
         except (NotRepeating, InputError):  # what is wrong is told of the long step
             pass
     return Divided(*_road(workload, rules, mesh, plan, placed, stack))
+
+
+def _ours(rules: Sequence[Rule]) -> bool:
+    """Whether all rules are built in, and none does what the user says of modules."""
+    return all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules)
 
 
 def _road(
@@ -115,7 +122,23 @@ def _road(
     """The workload as the plan runs it, one micro-batch, one rank's share before replicas divide anything of it."""
     workload = _as_run(workload, rules, mesh, placed, stack)
     whole = _at_batch(workload, mesh, plan)
-    return workload, whole, completed(rules, partition(whole, mesh, rules, of), mesh)
+    return workload, whole, completed(rules, _partitioned(workload, whole, rules, mesh, plan, of), mesh)
+
+
+def _partitioned(
+    workload: Trace, whole: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, of: Repeated | None
+) -> Step:
+    """The share of one rank, found once for all micro-batches of several samples."""
+    placing = {rule.axis for rule in rules if rule.places}
+    ranks = math.prod(mesh.size(name) for name in placing)
+    if ranks > 1 and grows_alike(whole, ranks) and _ours(rules) and placing <= {name for name, _ in mesh.axes}:
+        plain = Mesh(tuple((name, size if name in placing else 1) for name, size in mesh.axes))
+        try:
+            several = rescale(workload, batch=SAMPLES, sequence=plan.sequence_length)
+            return of_batch(_of_several(several, plain, tuple(rules), of), several, whole)
+        except InputError:  # what is wrong is told of the step itself
+            pass
+    return partition(whole, mesh, rules, of)
 
 
 def _as_run(
@@ -184,6 +207,11 @@ class ShortRoad:
         run = of.long(self.short)
         batch = run if self.whole is self.short else _at_batch(run, mesh, plan)
         return long_step(of, self.step, self.whole, batch).step
+
+
+@kept(256, room=4 * ROOM, size=lambda step: len(step.trace))
+def _of_several(whole: Trace, mesh: Mesh, rules: tuple[Rule, ...], of: Repeated | None) -> Step:
+    return partition(whole, mesh, rules, of)
 
 
 @kept(8)

@@ -375,7 +375,7 @@ class Bounds:
             with suppress(NotRepeating):
                 found = _Shape(arrange(self.repeats.short, self.system, plan, fidelity), self.repeats)
         self._recent[key] = found or _Shape(arrange(self.workload, self.system, plan, fidelity), None)
-        while len(self._recent) > 1 and sum(len(one.made.step.trace) for one in self._recent.values()) > ROOM:
+        while len(self._recent) > 1 and sum(len(one.made.step.trace) for one in self._recent.values()) > 4 * ROOM:
             self._recent.popitem(last=False)
         return self._recent[key]
 

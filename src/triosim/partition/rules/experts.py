@@ -138,13 +138,17 @@ class ExpertParallelism(Rule):
             )
         return replace(placed, apart="edp")
 
+    @property
+    def places(self) -> bool:
+        return self.etp > 0
+
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """With an ``etp`` of its own experts that this axis does not divide, and tokens that stay where they rest.
 
         Raises:
             PlanError: tokens are not divided between the layers.
         """
-        if not self.etp or self.etp == placing.size > 1:
+        if self.etp == placing.size > 1:
             return placing
         if not placing.resting:
             raise PlanError(
