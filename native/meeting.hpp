@@ -308,7 +308,8 @@ private:
     void enters(std::size_t id) {
         const Transfer& t = transfers_[id];
         const auto label = p_.label[t.row];
-        const auto lag = label < 0 ? 0 : std::min(t_.lag[static_cast<std::size_t>(label)], p_.ticks[t.row]);
+        const bool shares = w_.first[t.way] < w_.first[t.way + 1];
+        const auto lag = label < 0 || !shares ? 0 : std::min(t_.lag[static_cast<std::size_t>(label)], p_.ticks[t.row]);
         if (lag > 0) events_.push({now_ + lag, ENTERS, id, 0});
         else enter(id);
     }

@@ -450,7 +450,7 @@ class _MeetingPlayer:
                 worker, to, turn, row, part, message, self.now, self.now, ticks, parts
             )
             lag = min(self.turns.lag_of(int(piece.label[row])), int(piece.ticks[row]))
-            if lag > 0:
+            if lag > 0 and self.turns.ways.uses[part]:
                 heappush(self.events, (self.now + lag, 4, which, 0))
             else:
                 self._enter(which)
