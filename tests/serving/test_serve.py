@@ -147,6 +147,11 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--prefix-caching", "maybe"), "--prefix-caching must be on or off"),
         ((*TRAFFIC, "--memory-utilisation", "1.5"), "must be above 0 and at most 1"),
         ((*TRAFFIC, "--memory-utilisation", "0.1"), "leaves no memory"),
+        ((*TRAFFIC, "--seed", "-1"), "--seed must be at least 0"),
+        ((*TRAFFIC, "--engine-option", "block-tokens=0"), "block-tokens must be at least 1"),
+        ((*TRAFFIC, "--engine-option", "max-tokens=0"), "max-tokens must be at least 1"),
+        ((*TRAFFIC, "--engine-option", "max-running=0"), "max-running must be at least 1"),
+        ((*TRAFFIC, "--lora", "1000000000"), "at most 10,000,000 adapters"),
     ],
 )
 def test_bad_input_is_one_sentence(words: tuple[str, ...], says: str) -> None:
@@ -184,6 +189,26 @@ def test_a_broken_gzip_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "requests.gz"
     path.write_bytes(gzip.compress((CSV + "0,10,5\n" * 100).encode())[:-12])
     assert "damaged gzip file" in run(*H100, "--requests", path, code=2).stderr
+
+
+def test_a_long_first_line_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    line = {"text": "x" * (1 << 17), "timestamp": 0, "input_length": 500, "output_length": 2, "hash_ids": [7]}
+    path.write_text(json.dumps(line) + "\n")
+    assert "1 request" in run(*H100, "--requests", path).stdout
+
+
+@pytest.mark.parametrize("device", ["L40S", "L4"])
+def test_replicas_of_one_device_need_no_link(device: str) -> None:
+    words = ("serve", "llama-3.2-1b", "--device", device, *TRAFFIC[:-1], "20", "--interval", "off")
+    assert "20 requests" in run(*words, "--replicas", "2").stdout
+    assert "give one (--link" in run(*words, "--tp", "2", code=2).stderr
+
+
+def test_a_type_without_units_is_told() -> None:
+    words = ("serve", "gpt2", "--device", "T4", *TRAFFIC[:-1], "20", "--interval", "off")
+    assert "emulated on T4" in run(*words).stdout
+    assert "emulated" not in run(*words, "--weights", "fp16", "--kv-cache", "fp16").stdout
 
 
 def test_unsorted_requests_are_sorted_on_demand(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
         )
     roles = _roles(options)
     size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
-    system = _system(options, count * size)
+    system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
     cap_w, clock_hz = limits(options)
     pools: list[Pool] = []
     for role, replicas in roles:
@@ -162,6 +162,8 @@ def requests_of(options: ServeOptions) -> RequestTable:
     from triosim.serving.request_files import read
     from triosim.serving.traffic import traffic
 
+    if options.seed < 0:
+        raise InputError(f"--seed must be at least 0, got {options.seed}")
     asked, arrivals, lengths = options.requests, options.arrivals, options.lengths
     if asked is not None and not asked.isdigit():
         if not os.path.exists(asked):
@@ -201,8 +203,14 @@ def requests_of(options: ServeOptions) -> RequestTable:
     )
 
 
-def _system(options: ServeOptions, at_least: int) -> System:
-    from triosim.hardware import machine
+def _system(options: ServeOptions, at_least: int, apart: bool) -> System:
+    """The machine; devices ``apart``, each a replica that sends others nothing, need no link of their own."""
+    from triosim.hardware import catalog, machine
+
+    link = options.link
+    if apart and link is None and options.device is not None and catalog.has_accelerator(options.device):
+        model = catalog.accelerator(options.device)
+        link = model.host_link if catalog.device_link(model) is None else None
 
     if options.system is None and options.device is None:
         raise InputError("name a --system or a --device to serve on, as --device H100-SXM5-80GB")
@@ -212,7 +220,7 @@ def _system(options: ServeOptions, at_least: int) -> System:
         device=options.device,
         devices=options.devices,
         topology=options.topology,
-        link=options.link,
+        link=link,
         latency=options.latency,
         at_least=at_least,
     )

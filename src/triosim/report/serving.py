@@ -97,6 +97,7 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     busy = format_share(figures["utilisation"] or 0)
     rows.append(("devices", f"busy {busy} of the time, {figures['steps']:,} steps"))
     rows += [("binds", words) for words in map(_binds, own.pools, result.binding)]
+    rows += [("products", one.emulated) for one in result.binding if one.emulated]
     if result.served.history is not None:
         come = f"{figures['mean_replicas']:.3g} of {own.replicas} on average, {figures['cold_starts']:,} cold starts"
         rows.append(("replicas", come))

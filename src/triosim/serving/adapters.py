@@ -32,6 +32,8 @@ from triosim.serving.swap import HostCopies
 
 BYTES = 2.0
 """Of an element of an adapter: 16 bits, whatever the weights are."""
+MOST_ADAPTERS = 10_000_000
+"""Each is drawn with a chance of its own."""
 LAUNCHED = 8
 """Kernels of a layer: down and up for queries, keys and values, for the attention's output, for gate and up, and for
 down."""
@@ -81,7 +83,11 @@ def parse_adapters(text: str) -> AdapterPlan:
         InputError: it makes no sense.
     """
     count, *options = text.split(",")
-    return configured(AdapterPlan, {"adapters": count} | dict(one.partition("=")[::2] for one in options), "--lora")
+    given = {"adapters": count} | dict(one.partition("=")[::2] for one in options)
+    plan = configured(AdapterPlan, given, "--lora")
+    if plan.adapters > MOST_ADAPTERS:
+        raise InputError(f"--lora: there are at most {MOST_ADAPTERS:,} adapters, got {plan.adapters:,}")
+    return plan
 
 
 @dataclass

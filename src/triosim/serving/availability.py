@@ -28,18 +28,21 @@ from triosim.serving.autoscaling import Autoscaler, AutoscalingPlan
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
 
+SHORTEST_S = 1.0
+"""Mean time between failures below which hardly a step would end."""
+
 
 def parse_mtbf(text: str, what: str) -> float:
     """Mean seconds between failures of a device; ``none``: it never fails.
 
     Raises:
-        InputError: it is no time above zero.
+        InputError: it is no time, or too short a one.
     """
     if text == "none":
         return inf
     seconds = parse_time(text, what)
-    if not seconds:
-        raise InputError(f"{what} must be above zero, got {quoted(text)}: give a time, as 50700h, or none")
+    if seconds < SHORTEST_S:
+        raise InputError(f"{what} must be at least a second, got {quoted(text)}: give a time, as 50700h, or none")
     return seconds
 
 

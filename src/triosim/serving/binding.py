@@ -16,6 +16,7 @@ import numpy as np
 
 from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, rate
 from triosim.serving.fleet_energy import loads, present_s, replica_slices
 from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool, checked, kernels_of
@@ -45,6 +46,7 @@ class PoolBinding:
         compute, memory_bandwidth, links: of that time, what FLOP, bytes and collectives would take at the rates of the
             datasheet (links: of the catalog); None where that is not told apart.
         full: most blocks of the cache in use at a time, over all of them.
+        emulated: what is said of products of a type for which the devices have no units, ``""`` where they have some.
     """
 
     resource: str
@@ -53,6 +55,7 @@ class PoolBinding:
     memory_bandwidth: float | None
     links: float | None
     full: float
+    emulated: str = ""
 
     def table(self) -> dict[str, Any]:
         """For JSON."""
@@ -82,8 +85,22 @@ def bindings(own: Deployment, served: Served, duration_s: float) -> tuple[PoolBi
         named = {name.replace(" ", "_"): value for name, value in shares.items()}
         found.append(PoolBinding(
             resource, busy, named.get("compute"), named.get("memory_bandwidth"), named.get("links"), full,
+            "" if pool.denoises else _emulated(pool),
         ))  # fmt: skip
     return tuple(found)
+
+
+def _emulated(pool: Pool) -> str:
+    """What is said of the type that a pool multiplies, where its devices have no units for it."""
+    kernels = kernels_of(pool, checked(pool), pool.first)
+    if isinstance(kernels, PimKernels):
+        return ""
+    dtype = kernels.precision.multiplied
+    made = multiplication(kernels.device, dtype)
+    if made.method is MultiplicationMethod.NATIVE:
+        return ""
+    emulated = dtype == "bfloat16" and made.method is MultiplicationMethod.EMULATED
+    return made.words + ("; --weights fp16 is faster" if emulated else "")
 
 
 def _presses(served: Served, replicas: slice) -> bool:
@@ -105,7 +122,7 @@ def _shares(pool: Pool, load: Load, seconds: float) -> dict[str, float]:
     flop, moved = work_of(kernels, load)
     whole = seconds * pool.stages * pool.tensor_parallel
     found = {
-        "compute": flop / device.peak(kernels.precision.multiplied) / whole,
+        "compute": flop / rate(kernels.precision.multiplied, device) / whole,
         "memory bandwidth": moved / (device.memory_bandwidth or inf) / whole,
         "links": 0.0,
     }

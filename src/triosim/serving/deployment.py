@@ -457,13 +457,15 @@ def _availability(
         start = parse_cold_start(pool.cold_start)
         weights = weight_bytes(pool, model)
         slower = link_factor(pool.system, moved.network)
+        scaling = None if pool.autoscaling is None else parse_autoscaling(pool.autoscaling)
+        if scaling is not None and scaling.least > pool.replicas:
+            raise InputError(f"--autoscale: least={scaling.least} is more than the replicas there are, {pool.replicas}")
         pools.append(
             PoolAvailability(
                 names.index(pool.model), made,
                 [start.ticks(pool.system, pool.first + place * pool.size, pool.size, weights, slower)
                  for place in range(pool.replicas)],
-                None if pool.autoscaling is None else parse_autoscaling(pool.autoscaling),
-                pool.mtbf_s / pool.size, picoseconds(pool.repair_s, "a repair"), own.seed,
+                scaling, pool.mtbf_s / pool.size, picoseconds(pool.repair_s, "a repair"), own.seed,
             )
         )  # fmt: skip
     return Availability(pools)

@@ -520,9 +520,13 @@ def engine_on(
     """A fresh policy, with the options that were typed and what the engine sets by the device.
 
     Raises:
-        InputError: there is no such engine, or an option is not one of its.
+        InputError: there is no such engine, or an option is not one of its, or lets it do nothing.
     """
     policy = part(engines, name, options, "engine")
+    for option in ("max_running", "max_tokens", "block_tokens"):
+        value = getattr(policy, option, None)
+        if value is not None and value < 1:
+            raise InputError(f"engine {name}: {option.replace('_', '-')} must be at least 1, got {value}")
     given = {option.replace("-", "_") for option in options}
     for option, value in policy.defaults_on(device.name, device.memory_bytes or 0.0).items():
         if option not in given:

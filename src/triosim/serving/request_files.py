@@ -53,7 +53,7 @@ def read(path: Path, sort: bool = False) -> RequestTable:
         InputError: nothing reads it, or it is broken.
     """
     raw = guarded.content(path)
-    head = raw[:_HEAD].decode("utf-8-sig", "replace")
+    head = raw[: max(_HEAD, raw.find(b"\n"))].decode("utf-8-sig", "replace")  # a whole line at least
     readers = [READERS.get(name)() for name in READERS.names()]
     found = [reader for reader in readers if reader.recognises(head)]
     if len(found) != 1:
