@@ -92,6 +92,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         ("--every must be at least 1, got 0", ("--iterations", "5", "--every", "0")),
         ("unknown unit 'weeks'", ("--iterations", "5", "--mtbf", "3weeks")),
         ("a job has at least 1 iteration", ("--iterations", "0")),
+        ("a job of 1e+30 iterations is longer than any", ("--iterations", "1" + 30 * "0")),
+        ("--seed must be at least 0, got -1", ("--iterations", "5", "--seed", "-1")),
     ],
 )
 def test_bad_input_is_a_sentence(words: str, options: tuple[str, ...], tmp_path: Path) -> None:

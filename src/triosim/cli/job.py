@@ -102,7 +102,7 @@ def job(
         storage=None if storage is None else parse_bandwidth(storage, "--storage"),
         staging=None if staging is None else parse_bandwidth(staging, "--asynchronous"),
         checkpoint_bytes=None if size is None else parse_bytes(size, "--checkpoint-size"),
-        runs=_at_least(runs, "--runs") or 1, seed=seed,
+        runs=_at_least(runs, "--runs") or 1, seed=_at_least(seed, "--seed", 0) or 0,
     )  # fmt: skip
     found = predict(read(result), options)
     present(found, "job", json, to_dict, show)

@@ -197,7 +197,18 @@ def predict(of: JobIteration, options: JobOptions) -> TrainingJob:
     )  # fmt: skip
 
 
+MOST_ITERATIONS = 10**12
+"""A job of more is a slip of the pen."""
+
+
 def _iterations(of: JobIteration, options: JobOptions) -> int:
+    found = _asked_iterations(of, options)
+    if found > MOST_ITERATIONS:
+        raise InputError(f"a job of {found:.3g} iterations is longer than any: look for a wrong number")
+    return found
+
+
+def _asked_iterations(of: JobIteration, options: JobOptions) -> int:
     if (options.tokens is None) == (options.iterations is None):
         raise InputError("a job has a length: give tokens or iterations, one of the two")
     if options.iterations is not None:
