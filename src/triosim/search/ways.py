@@ -298,20 +298,27 @@ class JobWays:
             own = self.of.fills(moving) * (ticks / max(ticks - self.of.delay(moving), 1))
         first = 0 if own is None else len(own)
         sent = [self._sent(*pair, size) for pair, size in sizes.items()]
-        whole = [np.bincount(links, filled, len(self.router.capacity)) for links, _, filled in sent]
-        rows = [*([] if own is None else own), *whole]  # each (links,)
-        if not rows:
+        links = len(self.router.capacity)
+        total = np.zeros(links) if own is None else own.sum(axis=0)
+        for used, _, filled in sent:
+            total += np.bincount(used, filled, links)
+        if own is None and not sent:
             return Ways([[]], [0] * self.mesh.stages, 0), {}, 0
-        shared = np.flatnonzero(np.sum(rows, axis=0) > LEAST_SHARED)
-        alike = _alike(np.array(rows)[:, shared], len(self.router.capacity), shared)
+        shared = np.flatnonzero(total > LEAST_SHARED)
+        place = np.full(links, -1, np.int64)
+        place[shared] = np.arange(len(shared))
+        sent = [(place[used[at]], rank[at], filled[at]) for used, rank, filled in sent for at in [place[used] >= 0]]
+        rows = [] if own is None else list(own[:, shared])  # each (shared links,)
+        rows += [np.bincount(used, filled, len(shared)) for used, _, filled in sent]
+        alike = _alike(np.array(rows))
         beside: dict[int, list[int]] = {}
-        for number, (links, rank, filled) in enumerate(sent):
-            for part in _parts(alike[links], rank)[1:]:
-                row = np.bincount(links[part], filled[part], len(self.router.capacity))
+        for number, (used, rank, filled) in enumerate(sent):
+            for part in _parts(alike[used], rank)[1:]:
+                row = np.bincount(used[part], filled[part], len(shared))
                 rows[first + number] = rows[first + number] - row
                 beside.setdefault(first + number, []).append(len(rows))
                 rows.append(row)
-        columns = np.array(rows)[:, shared]
+        columns = np.array(rows)
         columns = _different(np.round(columns, 3)) if columns.size else columns
         uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
                 for row in columns]  # fmt: skip
@@ -331,24 +338,23 @@ _Used = tuple[Ways, dict[tuple[int, int], int], int]
 _SHARED = Latest[_Used](512, np.inf, lambda used: len(used[0].uses))
 
 
-def _alike(columns: NDArray[np.float64], links: int, shared: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of each link a number, alike for those that classes fill alike; -1 for those that are not shared."""
-    found = np.full(links, -1, np.int64)
-    rows = np.ascontiguousarray(np.round(columns, 3).T)
+def _alike(columns: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Of each link a number, alike for those that classes fill alike; columns of shape ``(classes, links)``."""
     known: dict[bytes, int] = {}
-    found[shared] = [known.setdefault(row.tobytes(), len(known)) for row in rows]
-    return found
+    rows = np.ascontiguousarray(np.round(columns, 3).T)
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)
 
 
 def _parts(alike: NDArray[np.int64], rank: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-    """Which links of routes belong to ranks that share alike, of each kind of rank."""
-    ranks = int(rank.max(initial=-1)) + 1
-    table = np.zeros((ranks, int(alike.max(initial=-1)) + 1), np.int64)
-    np.add.at(table, (rank[alike >= 0], alike[alike >= 0]), 1)
-    if not table.size:
+    """Which links of routes belong to ranks that share alike, of each kind of rank that shares anything."""
+    if not len(rank):
+        return []
+    ranks, kinds = int(rank.max()) + 1, int(alike.max()) + 1
+    count = np.bincount(rank * kinds + alike, minlength=ranks * kinds).reshape(ranks, kinds)
+    if (count == count[:1]).all():
         return [np.ones(len(rank), bool)]
-    _, kind = np.unique(table, axis=0, return_inverse=True)
-    return [kind[rank] == number for number in range(int(kind.max()) + 1)]
+    _, kind = np.unique(count, axis=0, return_inverse=True)
+    return [kind[rank] == number for number in np.unique(kind[rank]).tolist()]
 
 
 def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
