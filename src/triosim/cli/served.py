@@ -47,6 +47,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
         "--image-size": options.image_size,
         "--prefill-replicas": options.prefill_replicas,
         "--decode-replicas": options.decode_replicas,
+        "--local-prefill": options.local_prefill,
     }
     for name, value in whole.items():
         if value is not None and value < 1:

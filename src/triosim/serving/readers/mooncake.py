@@ -34,7 +34,7 @@ class Mooncake(RequestReader):
             seconds.append(number(row.get("timestamp"), where, "timestamp") * 1e-3)
             prompt.append(number(row.get("input_length"), where, "input_length"))
             output.append(number(row.get("output_length"), where, "output_length"))
-            ids.append(_hashes(row.get("hash_ids", []), where))
+            ids.append(_hashes(row.get("hash_ids", []), prompt[-1], where))
             sessions.append(str(row.get("session_id", "")))
         return RequestTable.of(
             seconds, prompt, output, session=session_numbers(sessions),
@@ -43,7 +43,12 @@ class Mooncake(RequestReader):
         )  # fmt: skip
 
 
-def _hashes(found: Any, where: str) -> list[int]:
+def _hashes(found: Any, tokens: float, where: str) -> list[int]:
     if not isinstance(found, list) or any(type(one) is not int or abs(one) >= 1 << 48 for one in found):
         raise InputError(f"{where}: hash_ids is {quoted(found)}: give a list of whole numbers below 2**48")
+    if found and (len(found) - 1) * TOKENS >= tokens:
+        raise InputError(
+            f"{where}: {len(found):,} hash_ids for {tokens:,.0f} tokens, and each stands for {TOKENS} of them: merge "
+            "those of smaller blocks, or leave hash_ids out"
+        )
     return found
