@@ -210,16 +210,12 @@ def test_columns_of_turns_that_meet() -> None:
     played = (
         np.array([0, 1, 2, 3]), np.array([0, 1, 2], np.int32), np.zeros(3, np.int32), np.zeros(3, np.int64),
         np.array([0, 1, 2], np.int32), np.array([0, 1, 2, 4]), np.array([0, 1, 0, 1]), np.zeros(4, np.int32),
-        np.array([2, 2, 0, 1], np.int32),
+        np.array([2, 2, 0, 1], np.int32), np.array([7, 0, 0, 0]),
     )  # fmt: skip
     ways = (
-        np.array([0, 1, 1]),
-        np.zeros(1, np.int32),
-        np.ones(1),
-        np.array([1, 1, 1], np.int32),
-        1,
-        np.zeros(3, np.int64),
-    )
+        np.array([0, 1, 1]), np.zeros(1, np.int32), np.ones(1), np.array([1, 1, 1], np.int32), np.array([0, 1, 1]),
+        np.array([1], np.int32), 1, np.zeros(3, np.int64),
+    )  # fmt: skip
     tables: tuple[tuple[object, ...], ...] = (pieces, played, ways)
     taken = 0
     for which, table in enumerate(tables):
