@@ -119,7 +119,7 @@ def spread(
         PlanError: there are no experts, they do not divide, or the routing is of other experts.
     """
     trace, size = step.trace, dispatch.ranks
-    passes = list(_passes(trace))
+    passes, parameters, held = _experts_in(trace)
     name = trace.meta.workload or "the trace"
     if not passes:
         raise PlanError(f"experts: {name} has no layer of experts: leave ep out")
@@ -130,7 +130,6 @@ def spread(
             f"experts: the {' and '.join(map(str, sorted(counts)))} experts of {name} do not divide by ep {size}: "
             f"sizes that do are {near}"
         )
-    parameters, held = _held(trace, passes)
     width = trace.values.bytes() / np.maximum(trace.values.elements(), 1)
     if capacity and padded:
         fullest = [capacity] * len(passes)
@@ -165,7 +164,15 @@ def spread(
 
 def experts_of(trace: Trace) -> int:
     """How many experts a layer has, 0 without any; of layers that differ the greatest common divisor."""
-    return math.gcd(*(one.experts for one in _passes(trace)))
+    return math.gcd(*(one.experts for one in _experts_in(trace)[0]))
+
+
+@kept(16)
+def _experts_in(trace: Trace) -> tuple[tuple[ExpertPass, ...], frozenset[int], NDArray[np.int64]]:
+    """The passes through experts, and what :func:`_held` says: the same however experts are divided."""
+    passes = tuple(_passes(trace))
+    parameters, held = _held(trace, passes) if passes else (set[int](), np.zeros(0, np.int64))
+    return passes, frozenset(parameters), held
 
 
 def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[int, Shard]]:
@@ -230,7 +237,7 @@ def with_whole_experts(facts: Facts, placing: Placing, alone: frozenset[int], pl
         placing: what rests between layers included.
         alone, places: what each rank does with tokens of its own, as of :func:`routed`.
     """
-    experts = _held(facts.trace, _passes(facts.trace))[0]
+    experts = _experts_in(facts.trace)[1]
     weights = {weight: dim for weight, dim in placing.weights.items() if weight not in experts}
     products = [row for row in range(len(facts.calls)) if facts.calls[row].kind == "experts"]
     inside = _in_layers_of_experts(facts, products)
