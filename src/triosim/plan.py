@@ -9,7 +9,7 @@ from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.fidelity import NETWORK, PREDICTION
-from triosim.stacks import Stack
+from triosim.stacks import ASSUMED, CUTS, Stack
 
 AXES = ("pp", "dp", "tp")
 """Axes of the mesh in their default order, outermost first: those that talk most are next to each other."""
@@ -47,7 +47,8 @@ class Plan(Checked):
         iterations: iterations played one after the other.
         schedule: pipeline schedule by name, as ``"1f1b"`` or ``"gpipe"`` (:mod:`triosim.schedule.schedules`).
         schedule_options: what that schedule takes, by name.
-        stages: where pipeline stages begin (all but the first), as module paths; unset balances time.
+        stages: where pipeline stages begin (all but the first), as module paths; or one of
+            :data:`triosim.stacks.CUTS`, ``("even",)``; unset does as the stack does, and balances time without one.
         overlap: whether communication may run while the device computes.
         dp_style: ``"ddp"``, or ``"dataparallel"`` for torch's single-process ``DataParallel``.
         zero: what data-parallel ranks divide among them: 1 optimizer states, 2 gradients too, 3 parameters too
@@ -113,7 +114,8 @@ class Plan(Checked):
     )  # fmt: skip
     stages: tuple[str, ...] | None = asked(
         None, DIVISION, "LIST",
-        "Modules at which stages after the first begin, comma separated (default: balanced by time).",
+        "Modules at which stages after the first begin, comma separated; or balanced (by time), even (equally many "
+        "layers) or even-with-ends (embedding and head count as layers) (default: the stack's, else balanced).",
     )  # fmt: skip
     overlap: bool = asked(
         True, NETWORK, "on|off", "on: communicate while computing; off: every transfer blocks (default on)."
@@ -195,6 +197,12 @@ class Plan(Checked):
         """Ranks that share the samples of one replica."""
         return self.tp * self.pp
 
+    @property
+    def cuts(self) -> str | tuple[str, ...]:
+        """How stages are cut: one of :data:`triosim.stacks.CUTS`, or where those after the first begin."""
+        given = self.stages or ((self.stack or ASSUMED).stages,)
+        return given[0] if len(given) == 1 and given[0] in CUTS else given
+
     def check(self) -> None:
         """Raise where fields do not go together.
 
@@ -220,9 +228,9 @@ class Plan(Checked):
         for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
             if any(one.partition("=")[0] == name for one in self.offload) and category in self.places:
                 raise PlanError(f"offload {name} and a place for {category} both say where they are: give only one")
-        if self.stages is not None and (len(self.stages) + 1) % self.pp:
+        if not isinstance(self.cuts, str) and (len(self.cuts) + 1) % self.pp:
             raise PlanError(
-                f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "
+                f"stages names {len(self.cuts)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "
                 "which each stage but the first begins"
             )
         if self.batch_size is not None and self.micro_batches and self.batch_size % self.micro_batches:

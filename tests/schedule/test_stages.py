@@ -12,7 +12,7 @@ from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
 from triosim.cli.workloads import load_workload
 from triosim.prediction.prepare import arrange
-from triosim.schedule.stages import split
+from triosim.schedule.stages import even_cuts, split
 from triosim.trace.tables import Phase
 
 ACTIVATION = 64 * 128 * 4
@@ -94,6 +94,47 @@ def test_pipelines_on_different_devices_are_balanced_by_the_time_on_each(tmp_pat
         slow = max(row.compute_s for row in other.stages)
         assert max(first, second) < 0.8 * slow, "the A100 has fewer layers"
         assert result.iteration_time_s < 0.87 * other.iteration_time_s
+
+
+@pytest.mark.parametrize(
+    ("count", "how", "begins"),
+    [
+        (3, "even", [0, 4, 8]),
+        (5, "even", [0, 3, 6, 8, 10]),  # twelve do not divide, nor do fourteen: the first stages have one more
+        (7, "even", [0, 1, 3, 5, 7, 9, 11]),  # embedding and head count, as fourteen divide
+        (12, "even", list(range(12))),
+        (3, "even-with-ends", [0, 4, 9]),
+        (14, "even-with-ends", [-1, *range(12), 12]),  # the embedding alone, and the head alone
+    ],
+)
+def test_blocks_are_divided_evenly(count: int, how: str, begins: list[int]) -> None:
+    block = np.repeat([-1, *range(12), -1], [2, *[3] * 12, 4])
+    first = [0, *range(2, 38, 3), 38]  # of what comes before, of each block, and of what comes after them
+    cuts = even_cuts(block, count, with_ends=how == "even-with-ends")
+    assert cuts == [first[begin + 1] for begin in begins[1:]]
+    assert even_cuts(block, 15, with_ends=True) is None
+
+
+def test_a_model_is_cut_between_its_layers_and_nobody_sends_logits() -> None:
+    """Of a small Llama the head takes longer than a layer: it was once cut between its product and the loss."""
+    trace = load_workload("llama-3.2-1b", seq_len=512, training=True)
+    system, plan = triosim.system("dgx-h100"), Plan(pp=8, schedule="interleaved-1f1b", micro_batches=8)
+    sent = 512 * 2048 * 2
+    for stages, layers in ((None, None), (("even",), 2)):
+        cut = arrange(trace, system, plan.replaced(stages=stages)).stages
+        assert {b.bytes for b in cut.boundaries} == {sent}
+        if layers:
+            assert [int(first.split(".")[2]) for first in cut.firsts[1:]] == list(range(1, 16))
+    other = arrange(trace, system, plan.replaced(schedule="1f1b", stack=triosim.stacks.load("megatron-core"))).stages
+    assert [int(first.split(".")[2]) for first in other.firsts[1:]] == [2, 4, 6, 8, 10, 12, 14]
+
+
+def test_more_even_stages_than_blocks_are_refused_and_a_stacks_are_balanced() -> None:
+    trace, system = load_workload("llama-3.2-1b", seq_len=512, training=True), triosim.system("dgx-h100", 3)
+    plan = Plan(pp=24, micro_batches=24)
+    with pytest.raises(PlanError, match="even needs a repeated block for each of 24 parts.* has 16"):
+        arrange(trace, system, plan.replaced(stages=("even",)))
+    assert arrange(trace, system, plan.replaced(stack=triosim.stacks.load("megatron-core"))).stages.count == 24
 
 
 def test_backward_runs_where_forward_ran() -> None:

@@ -135,7 +135,7 @@ class Workshop:
         step, times = self.share(replace(row, pp=1, dp=1, seconds=0.0))
         plan = row.plan()
         mesh = resolve(plan, self.system.devices, None)
-        stages = split(step.trace, times.seconds, mesh.stages, plan.stages, 0.0)
+        stages = split(step.trace, times.seconds, mesh.stages, plan.cuts)
         schedule = SCHEDULES.get(plan.schedule)()
         written = programs(step, Costs(times.seconds), stages, schedule, plan, mesh)
         classes = launch(written, step.trace, _residual(PRIOR).host(step.trace))

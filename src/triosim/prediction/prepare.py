@@ -56,8 +56,8 @@ from triosim.schedule.backward import split_backward
 from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
-from triosim.schedule.stages import Stages, split
-from triosim.stacks import ASSUMED
+from triosim.schedule.stages import Stages, even_cuts, split
+from triosim.stacks import ASSUMED, BALANCED, EVEN_WITH_ENDS
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
@@ -348,15 +348,15 @@ def arrange(
     plan, mesh, step, times, models = job.plan, job.mesh, job.step, job.all_times, job.models
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     per_byte = job.seconds_per_byte
-    block_wise = plan.recompute.startswith("full") or step.replication.away
-    together = blocks(step.trace).of(step.trace) if mesh.stages > 1 and block_wise else None
     schedule = schedule_of(plan, mesh)
     chunks = schedule.chunks_per_stage
     of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
     count = mesh.stages * schedule.model_parts
     of_copies = _by_stage(times, job.system, job.placement, mesh)[of_parts].reshape(schedule.directions, count, -1)
     costs = of_copies.max(axis=0)  # (parts of the model, operators): where it runs on two devices, on the slower one
-    stages = split(step.trace, costs, count, plan.stages, per_byte, together, step.homes)
+    if mesh.stages > 1 and plan.stages is not None and isinstance(plan.cuts, str):
+        _check_even(step.trace, count, plan.cuts)
+    stages = split(step.trace, costs, count, plan.cuts, per_byte, step.homes)
     if schedule.times_matter and plan.training:
         from triosim.schedule.pass_times import pass_times
 
@@ -470,15 +470,31 @@ def schedule_of(plan: Plan, mesh: JobMesh) -> Schedule:
             f"schedule {plan.schedule} runs {chunks} chunks in turn on each of several stages: use pp 2 or more"
         )
     cuts = mesh.stages * schedule.model_parts - 1
-    if plan.stages is not None and len(plan.stages) != cuts:
+    if not isinstance(plan.cuts, str) and len(plan.cuts) != cuts:
         raise PlanError(
-            f"stages names {len(plan.stages)} cut(s) but pp {mesh.stages} x {schedule.model_parts} chunk(s) needs "
+            f"stages names {len(plan.cuts)} cut(s) but pp {mesh.stages} x {schedule.model_parts} chunk(s) needs "
             f"{cuts}: name the module at which each part but the first begins"
         )
     if plan.training and not is_ours(part):
         check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
         check_circles(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
     return schedule
+
+
+def _check_even(trace: Trace, count: int, how: str) -> None:
+    """Refuse stages of equally many blocks where there are too few.
+
+    Raises:
+        PlanError: how many there are.
+    """
+    if how == BALANCED:
+        return
+    block = blocks(trace).of(trace)[trace.operators.phase == Phase.FORWARD].astype(np.int64)
+    if even_cuts(block, count, how == EVEN_WITH_ENDS) is None:
+        raise PlanError(
+            f"stages {how} needs a repeated block for each of {count} parts, and {trace.meta.workload!r} has "
+            f"{len(blocks(trace))}: use stages balanced, or fewer parts"
+        )
 
 
 def _unsplit(trace: Trace, stages: Stages, seconds: NDArray[np.float64], schedule: str) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import PlanError
+from triosim.stacks import BALANCED, EVEN_WITH_ENDS
+from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 
 NARROW_TOLERANCE = 1.1
@@ -68,9 +70,8 @@ def split(
     trace: Trace,
     seconds: NDArray[np.float64],
     count: int,
-    begins: Sequence[str] | None = None,
+    begins: Sequence[str] | str = BALANCED,
     seconds_per_byte: float = 0.0,
-    together: NDArray[np.int32] | None = None,
     homes: Trace | None = None,
 ) -> Stages:
     """Cut a step into ``count`` stages of contiguous forward operators.
@@ -80,11 +81,8 @@ def split(
         seconds: time of each operator, shape ``(operators,)``; or ``(count, operators)`` where the stages run on
             different devices: time of each operator on the device of each stage.
         count: number of stages.
-        begins: module paths at which the stages after the first begin; None balances time: the slowest stage,
-            its sends included, is as fast as possible, and among equals the fewest bytes cross.
+        begins: module paths at which the stages after the first begin, or one of :data:`triosim.stacks.CUTS`.
         seconds_per_byte: what sending a byte to the next stage costs, for balancing.
-        together: for each operator the block that is not to be cut through, -1 for none; cuts are only made within
-            blocks where there are fewer of them than stages.
         homes: the step with its values as they cross (:attr:`triosim.partition.step.Step.homes`); ``trace`` if None.
 
     Raises:
@@ -96,11 +94,11 @@ def split(
         share = (trace.operators.phase == Phase.OPTIMIZER).astype(np.float64)[:, None]
         return Stages(1, of, share, dict.fromkeys(trace.weights().tolist(), (0,)), (), ("",))
     items = crossing_items(trace if homes is None else homes)
-    if begins is not None:
+    if not isinstance(begins, str):
         cuts = _named_cuts(trace, forward, begins)
     else:
-        cuts = balanced_cuts(
-            _cutting(trace, seconds, forward, items, together), count, seconds_per_byte, trace.meta.workload
+        cuts = where_to_cut(
+            _cutting(trace, seconds, forward, items), count, begins, seconds_per_byte, trace.meta.workload
         )
     return _cut(trace, forward, items, cuts)
 
@@ -255,25 +253,20 @@ class Cutting:
         crossing: bytes that would be sent if a stage began with an operator, shape ``(n,)``.
         tensors: how many values they are in, shape ``(n,)``.
         cuttable: whether a stage may begin there, shape ``(n,)``.
-        block: the block that is not to be cut through, -1 for none, shape ``(n,)``; None where blocks may be cut.
+        block: the block that each is in, -1 for none, shape ``(n,)`` (:mod:`triosim.trace.blocks`).
     """
 
     work: NDArray[np.float64]
     crossing: NDArray[np.float64]
     tensors: NDArray[np.int64]
     cuttable: NDArray[np.bool_]
-    block: NDArray[np.int64] | None = None
+    block: NDArray[np.int64]
 
 
-def cutting(
-    trace: Trace,
-    seconds: NDArray[np.float64],
-    together: NDArray[np.int32] | None = None,
-    homes: Trace | None = None,
-) -> Cutting:
+def cutting(trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None) -> Cutting:
     """What is known of a step where it is to be cut; arguments as of :func:`split`."""
     forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
-    return _cutting(trace, seconds, forward, crossing_items(trace if homes is None else homes), together)
+    return _cutting(trace, seconds, forward, crossing_items(trace if homes is None else homes))
 
 
 def _cutting(
@@ -281,7 +274,6 @@ def _cutting(
     seconds: NDArray[np.float64],
     forward: NDArray[np.int64],
     items: Sequence[CrossingItem],
-    together: NDArray[np.int32] | None,
 ) -> Cutting:
     different = np.atleast_2d(seconds)  # (1 or count, operators)
     different = different[:1] if bool((different == different[0]).all()) else different
@@ -300,36 +292,73 @@ def _cutting(
     tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[:n]
     cuttable = ~trace.operators.view[forward] & (tensors > 0)
     cuttable[:1] = False
-    block = None if together is None else together[forward].astype(np.int64)
-    return Cutting(work, crossing, tensors, cuttable, block)
+    return Cutting(work, crossing, tensors, cuttable, blocks(trace).of(trace)[forward].astype(np.int64))
 
 
-def balanced_cuts(of: Cutting, count: int, seconds_per_byte: float, workload: str = "") -> list[int]:
+def where_to_cut(of: Cutting, count: int, how: str, seconds_per_byte: float, workload: str = "") -> list[int]:
     """Where the stages after the first begin: places among the forward operators.
-
-    The slowest stage, its sends included, is as fast as possible, and among equals the fewest bytes cross.
 
     Args:
         of: what is known of the operators.
         count: number of stages.
+        how: one of :data:`triosim.stacks.CUTS`; time is balanced too where there are fewer blocks than stages.
         seconds_per_byte: what sending a byte to the next stage costs.
         workload: its name, for people.
 
     Raises:
         PlanError: there are fewer operators than stages.
     """
+    even = None if how == BALANCED else even_cuts(of.block, count, with_ends=how == EVEN_WITH_ENDS)
+    return _balanced_cuts(of, count, seconds_per_byte, workload) if even is None else even
+
+
+def even_cuts(block: NDArray[np.int64], count: int, with_ends: bool) -> list[int] | None:
+    """Places at which stages of equally many blocks begin; None where there are too few blocks.
+
+    Where the number does not divide, the two ends count as a block each if that does (as the 126 layers of
+    Llama-3.1-405B on 16 stages); else the first stages have one more.
+
+    Args:
+        block: of each forward operator the block that it is in, -1 for none, shape ``(n,)``.
+        count: number of stages.
+        with_ends: whether the two ends count as a block each in any case.
+    """
+    anew = np.append(True, block[1:] != block[:-1])
+    begins = np.flatnonzero(anew & (block >= 0))
+    after = np.flatnonzero(anew & (block < 0))
+    layers = len(begins)
+    with_ends = with_ends or (layers % count > 0 and (layers + 2) % count == 0)
+    least, more = divmod(layers + 2 * with_ends, count)
+    ends = np.cumsum(least + (np.arange(count) < more))[:-1] - with_ends  # blocks up to the end of each stage
+    last = after[after > begins[-1]] if layers else after
+    if not least or (len(ends) and ends[-1] >= layers and not len(last)):
+        return None
+    return [int(begins[end]) if end < layers else int(last[0]) for end in ends.tolist()]
+
+
+def _between_blocks(of: Cutting, count: int, workload: str) -> list[int]:
+    """Places where a stage may begin.
+
+    Blocks are not cut through, nor is what comes before, between and after them (nobody sends logits to another stage,
+    for its loss), where there are enough of them.
+    """
+    real, anew = np.flatnonzero(of.cuttable), np.append(True, of.block[1:] != of.block[:-1])
+    run = np.cumsum(anew)[real]
+    edges = real[np.append(run[:1] > 1, run[1:] != run[:-1])[: len(real)]]  # the first of each run where one may cut
+    between = np.union1d(edges, real[of.block[real] < 0])
+    for places in (edges, between, real, np.arange(1, len(of.block))):
+        if len(places) >= count - 1:
+            return places.tolist()
+    n = len(of.block)
+    raise PlanError(
+        f"pp {count} needs at least {count} forward operators, but {workload!r} has {n}: use pp {n} or less"
+    )
+
+
+def _balanced_cuts(of: Cutting, count: int, seconds_per_byte: float, workload: str) -> list[int]:
+    """The slowest stage, its sends included, is as fast as possible, and among equals the fewest bytes cross."""
     n = len(of.cuttable)
-    real = np.flatnonzero(of.cuttable).tolist()
-    if of.block is not None:
-        block = of.block
-        between = [p for p in real if block[p] < 0 or block[p] != block[p - 1]]
-        real = between if len(between) >= count - 1 else real
-    if len(real) < count - 1:
-        real = list(range(1, n))
-    if len(real) < count - 1:
-        raise PlanError(
-            f"pp {count} needs at least {count} forward operators, but {workload!r} has {n}: use pp {n} or less"
-        )
+    real = _between_blocks(of, count, workload)
     sums = np.concatenate([np.zeros((len(of.work), 1)), np.cumsum(of.work, axis=1)], axis=1)
     before = np.broadcast_to(sums, (count, n + 1))
     cost = of.crossing * seconds_per_byte  # one way: a value goes while a gradient comes

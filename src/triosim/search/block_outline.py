@@ -148,11 +148,9 @@ def shared_step(
         if not gradients(job.step.trace):
             raise NoBlocks("no gradients")
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
-        uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
         seconds = job.all_times[job.models[0]].seconds
-        return SharedStep(
-            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}, {}
-        )
+        short = BlockStep(job.step, seconds, blocks, str(plan.cuts))
+        return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), {}, {})
 
     return _STEPS.get(key, make)
 
@@ -168,7 +166,7 @@ def _supported(workload: Trace, plan: Plan) -> None:
         (plan.stack is not None, "a stack"),
         (plan.quantize != "none", "quantization"),
         (plan.placement is not None, "ranks that are placed by hand"),
-        (plan.stages is not None, "stages by name"),
+        (not isinstance(plan.cuts, str), "stages by name"),
         (not plan.training, "inference"),
         (needs_whole_tensors(workload), "an optimizer of whole matrices"),
         (not is_ours(SCHEDULES.chosen(plan.schedule)), "a schedule of one's own"),
@@ -464,7 +462,7 @@ class BlockJob:
         least = sum(stretch.blocks for stretch in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
         step = sharded(self._share(blocks), self.mesh, self.replication)
-        few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.uncut, blocks)
+        few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.cuts_by, blocks)
         places: list[int] = []
         placed: list[int] = []  # stage of each part, 0 for the own
         at = 1

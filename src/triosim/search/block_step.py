@@ -20,10 +20,10 @@ from triosim.core.dataclass import dataclass
 from triosim.core.latest import Latest, content
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.step import Step
-from triosim.schedule.stages import Cutting, balanced_cuts, cutting
+from triosim.schedule.stages import Cutting, cutting, where_to_cut
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, ROOM, repeated
-from triosim.trace.tables import Phase, Trace
+from triosim.trace.tables import NONE, Phase, Trace
 
 BLOCKS = 10
 """Blocks of a short step: one stretch of five has neighbours on both sides."""
@@ -92,14 +92,14 @@ class BlockStep:
         step: of few blocks.
         seconds: of each of its operators.
         blocks: of the step that it stands for.
-        uncut: whether blocks are not to be cut through.
+        cuts_by: how it is cut into stages, one of :data:`triosim.stacks.CUTS`.
         count: how many few are.
     """
 
     step: Step
     seconds: NDArray[np.float64]
     blocks: int
-    uncut: bool
+    cuts_by: str
     count: int = BLOCKS
 
     @cached_property
@@ -142,8 +142,7 @@ class BlockStep:
             NoBlocks: blocks are not alike.
         """
         step, begins = self.step, self._begins
-        together = blocks(step.trace).of(step.trace) if self.uncut else None
-        few = cutting(step.trace, self.seconds, together, step.homes)
+        few = cutting(step.trace, self.seconds, step.homes)
         first, end = int(begins[LONGEST]), int(begins[LONGEST + 1])
         before = int(begins[LONGEST - 1])
 
@@ -153,10 +152,8 @@ class BlockStep:
             more = [column[..., first:end]] * (self.blocks - self.count)
             return np.concatenate([column[..., :first], *more, column[..., first:]], axis=-1)
 
-        block = None
-        if few.block is not None:
-            anew = np.append(True, (few.block[1:] < 0) | (few.block[1:] != few.block[:-1]))
-            block = np.cumsum(long(anew)).astype(np.int64)
+        begins_anew = np.append(True, few.block[1:] != few.block[:-1])
+        block = np.where(long(few.block) < 0, NONE, np.cumsum(long(begins_anew))).astype(np.int64)
         return Cutting(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
 
     def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
@@ -170,9 +167,9 @@ class BlockStep:
         length = int(begins[LONGEST + 1] - begins[LONGEST])
         more = np.arange(1, self.blocks - self.count + 1) * length
         starts = np.concatenate([begins[: LONGEST + 1], begins[LONGEST] + more, begins[LONGEST + 1 :] + more[-1]])
-        key = (content(points), parts, seconds_per_byte)
+        key = (content(points), parts, self.cuts_by, seconds_per_byte)
         balanced = _PLACES.get(
-            key, lambda: balanced_cuts(points, parts, seconds_per_byte, self.step.trace.meta.workload)
+            key, lambda: where_to_cut(points, parts, self.cuts_by, seconds_per_byte, self.step.trace.meta.workload)
         )
         places = np.array(balanced, np.int64)
         block = np.searchsorted(starts, places, side="right") - 1

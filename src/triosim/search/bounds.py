@@ -157,7 +157,7 @@ class Bounds:
         self._volumes: dict[tuple[Any, ...], tuple[LeastCalls, float]] = {}
         self._peak = _peak(workload, system, base, fidelity)
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
-        self._cuts_known = len(system.models) == 1 and not held_back and base.stages is None
+        self._cuts_known = len(system.models) == 1 and not held_back and isinstance(base.cuts, str)
         self.repeats = None if base.parallelism else repeated(workload)
 
     def expect(self, candidate: Candidate) -> None:
@@ -282,9 +282,8 @@ class Bounds:
             m = int(asked["micro_batches"])
             found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, _scatters(asked)).pipelines
             seconds = found.made.mean_seconds(m)
-            whole = str(asked["recompute"]).startswith("full") or bool(found.made.step.replication.away)
             sends = self._seconds_per_byte(asked)
-            cuts = found.cuts(seconds, candidate.parts, float(sends[0]), whole)
+            cuts = found.cuts(seconds, candidate.parts, float(sends[0]), self._base.cuts)
             parts = found.parts(cuts, seconds, splits_backward)
             parts_of_a_send = int(asked["tp"]) if self._base.stack and self._base.stack.scattered_transfers else 1
             return stages_of(

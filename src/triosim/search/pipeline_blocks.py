@@ -22,9 +22,8 @@ from triosim.partition.gradients import gradients
 from triosim.partition.step import Step
 from triosim.prediction.prepare import Arranged
 from triosim.schedule.pass_times import HeldBytes
-from triosim.schedule.stages import Cutting, balanced_cuts, crossing_items, cutting, floating_storages
+from triosim.schedule.stages import Cutting, crossing_items, cutting, floating_storages, where_to_cut
 from triosim.search.recurrence import PassRecurrence, RepeatedBlock
-from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import NONE, Category, Phase
 
@@ -202,35 +201,33 @@ class PipelineBlocks:
         self._floating = floating_storages(trace)
         self._last_backward = self._differentiated()
         self._parts: dict[Hashable, LeastPart] = {}
-        self._cuttings: dict[tuple[bytes, bool], Cutting] = {}
+        self._cuttings: dict[bytes, Cutting] = {}
 
     # --- the cuts -----------------------------------------------------------------------------------------------------
 
-    def cuts(self, seconds: NDArray[np.float64], count: int, seconds_per_byte: float, whole_blocks: bool) -> list[int]:
+    def cuts(self, seconds: NDArray[np.float64], count: int, seconds_per_byte: float, how: str) -> list[int]:
         """Where the parts after the first begin, among the forward operators of all blocks.
 
         Args:
             seconds: of each operator.
             count: number of parts.
             seconds_per_byte: what sending a byte to the next part costs.
-            whole_blocks: whether blocks are not to be cut through.
+            how: one of :data:`triosim.stacks.CUTS`.
 
         Raises:
             PlanError: there are fewer operators than parts.
         """
-        key = (seconds.tobytes(), whole_blocks)
+        key = seconds.tobytes()
         if key not in self._cuttings:
-            together = blocks(self.trace).of(self.trace) if whole_blocks else None
-            few = cutting(self.trace, seconds, together, self.made.step.homes)
-            source, block = self.layout.source, few.block
-            if block is not None:
-                apart = (1 + block.max(initial=0)) * self.layout.copy
-                block = np.where(block[source] >= 0, block[source] + apart, NONE)
+            few = cutting(self.trace, seconds, self.made.step.homes)
+            source = self.layout.source
+            apart = (1 + few.block.max(initial=0)) * self.layout.copy
+            block = np.where(few.block[source] >= 0, few.block[source] + apart, NONE)
             self._cuttings.clear()
             self._cuttings[key] = Cutting(
                 few.work[:, source], few.crossing[source], few.tensors[source], few.cuttable[source], block
             )
-        return balanced_cuts(self._cuttings[key], count, seconds_per_byte, self.trace.meta.workload)
+        return where_to_cut(self._cuttings[key], count, how, seconds_per_byte, self.trace.meta.workload)
 
     def parts(self, cuts: Sequence[int], seconds: NDArray[np.float64], splits_backward: bool) -> list[LeastPart]:
         """The parts between cuts.

@@ -33,6 +33,10 @@ NORMS = ("one", "composed", "wide")
 FUSIONS = ("", "fused", "composed")
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
+BALANCED, EVEN, EVEN_WITH_ENDS = "balanced", "even", "even-with-ends"
+CUTS = (BALANCED, EVEN, EVEN_WITH_ENDS)
+"""How blocks are divided among pipeline stages where nobody names modules: so that the slowest stage is fast; equally
+many to each, what is before the first and after the last of them beside; or these two counted as a block each."""
 HOSTS = ("", "eager", "large-model", "compiled", "graph", "none")
 
 
@@ -69,6 +73,7 @@ class Stack:
         blocking_transfers: whether the host waits, after every transfer between pipeline stages, until the device has
             nothing left to do (``torch.cuda.synchronize``); interleaved schedules exchange once after a forward and the
             backward that follows.
+        stages: how blocks are divided among pipeline stages (:data:`CUTS`).
         scattered_transfers: whether a tensor-parallel rank sends only its part of a value to the next stage, which
             gathers the parts there; where the sequence is parallel too, ranks have parts anyway.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
@@ -97,6 +102,7 @@ class Stack:
     gathers: str = "block"
     blocking_launches: bool = False
     blocking_transfers: bool = False
+    stages: str = BALANCED
     scattered_transfers: bool = False
     vocabulary_multiple: int = 1
     vocabulary_per_rank: bool = False
@@ -131,6 +137,7 @@ class Stack:
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
+        waits += "" if self.stages == BALANCED else f"; stages of equally many blocks ({self.stages})"
         added = f"gradients added up in {self.gradients}{reduced}{after}{clipped}"
         return f"stack {self.name}: {self.about}; {added}{waits}"
 
@@ -140,7 +147,7 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
+    "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS, "stages": CUTS,
 }  # fmt: skip
 
 
