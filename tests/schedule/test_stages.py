@@ -132,7 +132,7 @@ def test_a_model_is_cut_between_its_layers_and_nobody_sends_logits() -> None:
 def test_more_even_stages_than_blocks_are_refused_and_a_stacks_are_balanced() -> None:
     trace, system = load_workload("llama-3.2-1b", seq_len=512, training=True), triosim.system("dgx-h100", 3)
     plan = Plan(pp=24, micro_batches=24)
-    with pytest.raises(PlanError, match="even needs a repeated block for each of 24 parts.* has 16"):
+    with pytest.raises(PlanError, match=r"even needs a repeated block for each of 24 parts.* has 16"):
         arrange(trace, system, plan.replaced(stages=("even",)))
     assert arrange(trace, system, plan.replaced(stack=triosim.stacks.load("megatron-core"))).stages.count == 24
 

@@ -109,7 +109,8 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
 ) -> None:
     """With chunks, passes follow the one whose gradients are reduced; their first collectives are on another stream."""
     run = both_of(
-        tp=2, pp=2, micro_batches=16, batch_size=128, schedule="interleaved-1f1b", parallelism=("sequence",), host="none"
+        tp=2, pp=2, micro_batches=16, batch_size=128, schedule="interleaved-1f1b", parallelism=("sequence",),
+        host="none",
     )  # fmt: skip
     made = arrange(workload, machine, *run)
     found = _Outline(made)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import triosim
 from triosim.core.errors import InputError
@@ -89,12 +90,18 @@ def test_a_step_takes_as_long_as_the_fullest_rank(machine: triosim.System) -> No
 @given(st.integers(1, 100_000), st.floats(1.0, 4.0))
 def test_the_fullest_device_has_no_less_than_the_mean(machine: triosim.System, tokens: int, skew: float) -> None:
     even, skewed = times(pool(machine)), times(pool(machine, expert_skew=skew))
-    n = np.array([tokens])
+    n = np.array([float(tokens)])
     mean = tokens / even.devices
-    assert mean <= float(even.fullest(n)[0]) <= float(skewed.fullest(n)[0]) + 1e-9
-    assert float(skewed.fullest(n)[0]) <= tokens
-    many = np.array([10**9])
-    assert float(even.fullest(many)[0]) * even.devices / 1e9 == pytest.approx(1, rel=1e-3)  # chance evens out
+    experts = even.kernels.model.experts
+    assert experts is not None
+
+    def fullest(of: LockStepTimes, tokens: NDArray[np.float64]) -> float:
+        return float(of.experts.rows(tokens, experts)[0]) / experts.chosen
+
+    assert mean <= fullest(even, n) <= fullest(skewed, n) + 1e-9
+    assert fullest(skewed, n) <= tokens
+    many = np.array([1e9])
+    assert fullest(even, many) * even.devices / 1e9 == pytest.approx(1, rel=1e-3)  # chance evens out
 
 
 def test_experts_are_divided_and_the_rest_is_not() -> None:
@@ -146,7 +153,7 @@ def test_a_fleet_whose_ranks_decode_what_others_prefill(machine: triosim.System,
         ({"preemption": "swap"}, "--preemption swap does not go with ranks"),
         ({"mtbf_s": 100.0}, "--mtbf does not go with ranks"),
         ({"expert_skew": 9.0}, "must be from 1"),
-        ({"attention_ranks": 1, "expert_skew": 2.0}, "give --dp of at least 2"),
+        ({"attention_ranks": 1, "expert_skew": 2.0}, "give --ep or --dp of at least 2"),
         ({"attention_ranks": 16}, "has 8: use fewer"),
     ],
 )

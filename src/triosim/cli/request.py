@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from triosim.serving.pim import PimReport
 
 TAKEN = frozenset({
-    "workload", "prompt", "output", "context", "weights", "kv_cache", "pim", "batch_size", "tp", "pp", "host",
+    "workload", "prompt", "output", "context", "weights", "kv_cache", "pim", "batch_size", "tp", "pp", "ep", "host",
     "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link", "latency",
     "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
 })  # fmt: skip
@@ -57,6 +57,7 @@ def request(options: InferOptions) -> None:
         system,
         tensor_parallel=tensor_parallel,
         stages=stages,
+        expert_ranks=options.ep,
         weights=options.weights,
         kv_cache=options.kv_cache,
         host=options.host or "graph",

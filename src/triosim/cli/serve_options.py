@@ -86,6 +86,11 @@ class ServeOptions:
         help="Ranks of data-parallel attention in each replica, whose experts all its devices share (default 1).",
         default=1, group=ENGINE, metavar="N",
     )  # fmt: skip
+    ep: int = option(
+        "--ep",
+        help="Ranks of the --tp devices that have whole experts of their own (default 1: all divide each expert).",
+        default=1, group=ENGINE, metavar="N",
+    )  # fmt: skip
     expert_skew: float = option(
         "--expert-skew",
         help="How many times the mean the fullest device's experts are chosen then, but for chance (default 1).",

@@ -75,6 +75,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             tensor_parallel=options.tp,
             stages=options.pp,
             attention_ranks=options.dp,
+            expert_ranks=options.ep,
             expert_skew=options.expert_skew,
             replicas=replicas,
             weights=options.weights,

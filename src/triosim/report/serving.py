@@ -33,6 +33,8 @@ def summary(result: ServingResult, console: Console) -> None:
         replicas = f"{pool.replicas} x {pool.size} {pool.system.model(pool.first).name}"
         if pool.attention_ranks > 1:
             replicas += f" ({pool.attention_ranks} ranks of attention)"
+        elif pool.expert_ranks > 1:
+            replicas += f" ({pool.expert_ranks} ranks of experts)"
         name = f"{pool.name}: " if pool.name else ""
         paragraph(console, f"{name}{pool.model} under {pool.engine} on {replicas}, {pool.weights} weights", "bold")
     taken = format_time(found.duration_s)

@@ -283,7 +283,7 @@ class Bounds:
             found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, _scatters(asked)).pipelines
             seconds = found.made.mean_seconds(m)
             sends = self._seconds_per_byte(asked)
-            cuts = found.cuts(seconds, candidate.parts, float(sends[0]), self._base.cuts)
+            cuts = found.cuts(seconds, candidate.parts, float(sends[0]), str(self._base.cuts))
             parts = found.parts(cuts, seconds, splits_backward)
             parts_of_a_send = int(asked["tp"]) if self._base.stack and self._base.stack.scattered_transfers else 1
             return stages_of(

@@ -209,8 +209,9 @@ def checked_denoiser(own: Pool) -> Denoiser:
     if own.weights not in TYPES:
         raise InputError(f"{own.model} is served with weights {', '.join(TYPES)}, not {quoted(own.weights)}")
     of_tokens = (
-        ("--pp", own.stages > 1), ("--dp", own.attention_ranks > 1), ("--speculate", own.speculation is not None),
-        ("--lora", own.adapters is not None), ("--kv-tier", bool(own.tiers)), ("--kv-blocks", own.blocks is not None),
+        ("--pp", own.stages > 1), ("--dp", own.attention_ranks > 1), ("--ep", own.expert_ranks > 1),
+        ("--speculate", own.speculation is not None), ("--lora", own.adapters is not None),
+        ("--kv-tier", bool(own.tiers)), ("--kv-blocks", own.blocks is not None),
         ("--preemption", own.preemption != "recompute"), ("--prefix-caching", own.prefix_caching is not None),
         ("--max-length", own.longest is not None), ("--host-time", own.host_s > 0),
         ("the role " + own.role, own.role != "both"), ("--kv-cache", own.kv_cache != "bf16"),

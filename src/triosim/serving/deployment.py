@@ -169,7 +169,7 @@ class ServingResult:
             "engine": {"name": first.engine, **first.engine_options},
             "plan": {
                 "tp": first.tensor_parallel, "pp": first.stages, "dp": first.attention_ranks,
-                "replicas": own.replicas, "router": own.router,
+                "ep": first.experts.ranks, "replicas": own.replicas, "router": own.router,
                 "weights": first.weights, "kv_cache": first.kv_cache, "prefix_caching": first.prefix_caching,
             },
             "pools": pools,
@@ -202,8 +202,8 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
     return {
         "name": pool.name, "role": pool.role, "model": pool.model, "system": pool.system.name,
         "device": pool.system.model(pool.first).name, "engine": {"name": pool.engine, **pool.engine_options},
-        "tp": pool.tensor_parallel, "pp": pool.stages, "dp": pool.attention_ranks, "replicas": pool.replicas,
-        "weights": pool.weights,
+        "tp": pool.tensor_parallel, "pp": pool.stages, "dp": pool.attention_ranks, "ep": pool.experts.ranks,
+        "replicas": pool.replicas, "weights": pool.weights,
         "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
         "power_cap_w": pool.power_cap_w, "clock_hz": pool.clock_hz,
         "autoscale": pool.autoscaling, "mtbf_s": None if pool.mtbf_s == math.inf else pool.mtbf_s,

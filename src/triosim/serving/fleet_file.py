@@ -74,6 +74,7 @@ class _Pool(_Machine):
     tp: Count = 1
     pp: Count = 1
     dp: Count = 1
+    ep: Count = 1
     expert_skew: Annotated[float, AtLeast(1)] = 1.0
     replicas: Count = 1
     weights: str = "bf16"
@@ -233,6 +234,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         tensor_parallel=own.tp,
         stages=own.pp,
         attention_ranks=own.dp,
+        expert_ranks=own.ep,
         expert_skew=own.expert_skew,
         replicas=own.replicas,
         weights=own.weights,

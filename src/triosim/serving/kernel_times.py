@@ -27,6 +27,7 @@ from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import CODE, Stream
 from triosim.serving import mixed_attention
+from triosim.serving.expert_ranks import TOGETHER, ExpertRanks
 from triosim.serving.mixed_attention import MixedDevice
 from triosim.serving.model import (
     Precision,
@@ -84,6 +85,7 @@ class ServingKernels:
         family: of attention kernels (:data:`triosim.kernels.work.attention.FAMILIES`).
         moved: how far off the models are taken to be.
         experts_apart: whether routed experts are left out, which devices beyond these share.
+        expert_ranks: which devices have whole experts; where none has, ``tensor_parallel`` divide each.
         held: the clock that a power cap or a clock limit leaves; None at the full clock.
     """
 
@@ -95,6 +97,7 @@ class ServingKernels:
     family: str = "auto"
     moved: Moved = NOTHING_MOVED
     experts_apart: bool = False
+    expert_ranks: ExpertRanks = TOGETHER
     held: HeldBack | None = None
 
     def _estimates(self, work: Work) -> Estimates:
@@ -201,8 +204,7 @@ class ServingKernels:
     def _experts(self, n: NDArray[np.float64], own: ServedExperts) -> dict[str, Seconds]:
         """The router, the grouped products of the experts that are chosen, and what every token passes.
 
-        Tokens choose independently of each other and evenly, so that ``n`` of them touch
-        ``count (1 - (1 - chosen / count)^n)`` experts: only those weights are read.
+        Only the weights of experts that are chosen are read (:class:`triosim.serving.expert_ranks.ExpertRanks`).
         """
         model = self.model
         router = gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), "bfloat16")
@@ -211,40 +213,35 @@ class ServingKernels:
             + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
         }
         if not self.experts_apart:
-            touched = np.maximum(own.count * (1 - (1 - own.chosen / own.count) ** n), own.chosen)
-            found["experts"] = self._routed(n, own, own.inner / self.tensor_parallel, touched)
+            found["experts"] = self._routed(n, own, self.expert_ranks)
         if own.shared:
             always = self._feed_forward(n, own.shared / self.tensor_parallel)
             found |= {f"shared_{name}": seconds for name, seconds in always.items()}
         return found
 
-    def _routed(
-        self, n: NDArray[np.float64], own: ServedExperts, inner: float, touched: NDArray[np.float64]
-    ) -> Seconds:
-        """The grouped products of so many tokens on one device, which read the weights of so many experts."""
+    def _routed(self, n: NDArray[np.float64], own: ServedExperts, ranks: ExpertRanks) -> Seconds:
+        """The grouped products that so many tokens choose, on the fullest of the devices that share the experts."""
         stored = self.precision
         calls = experts(
-            n, own.chosen, self.model.width, inner, touched, dtype=stored.multiplied, weight_dtype=stored.stored,
+            ranks.rows(n, own) / own.chosen, own.chosen, self.model.width, own.inner / ranks.divided,
+            ranks.touched(n, own), dtype=stored.multiplied, weight_dtype=stored.stored,
             family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)
 
-    def shared_experts(self, own: ArrayLike, all_: ArrayLike, devices: int) -> Seconds:
-        """Seconds of the routed experts of all layers on one of the devices that share them, whole ones on each.
+    def routed(self, tokens: ArrayLike, ranks: ExpertRanks) -> Seconds:
+        """Seconds of the routed experts of all layers on the fullest of the devices that share them.
 
         Args:
-            own: tokens whose every choice the device computes.
-            all_: tokens that choose, on all devices.
-            devices: that share the experts.
+            tokens: that choose, on all devices.
+            ranks: the devices.
         """
-        rows, every = np.asarray(own, np.float64), np.asarray(all_, np.float64)
-        total = np.zeros(np.broadcast(rows, every).shape)
+        n = np.asarray(tokens, np.float64)
+        total = np.zeros(n.shape)
         for kind in self.model.kinds:
-            if (experts_ := kind.experts) is not None:
-                here = max(experts_.count / devices, 1.0)
-                touched = np.clip(here * (1 - (1 - experts_.chosen / experts_.count) ** every), 1.0, here)
-                total += kind.count * self._routed(rows, experts_, experts_.inner, touched)
+            if kind.experts is not None:
+                total += kind.count * self._routed(n, kind.experts, ranks)
         return total
 
     def layer(self, tokens: ArrayLike) -> Seconds:

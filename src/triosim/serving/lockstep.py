@@ -6,14 +6,11 @@ step takes as long as the rank with most to do, and a rank without requests take
 ``--data-parallel-size`` with ``--enable-expert-parallel`` and SGLang's ``--enable-dp-attention``; DeepSeek-V3 is served
 like this (Liu et al., arXiv:2412.19437, section 3.4).
 
-Tokens choose experts by chance, independently and evenly; ``skew`` says how many times the mean the fullest device's
-experts are chosen beyond that.  The fullest of ``E`` devices has ``m + sqrt(2 m ln E)`` rows where the mean is ``m``,
-the largest of ``E`` nearly normal numbers, and never more than all tokens choose of its experts.
+The experts take as long as the device does whose are chosen most (:mod:`triosim.serving.expert_ranks`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
@@ -24,6 +21,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.communication import ReplicaCommunication
+from triosim.serving.expert_ranks import ExpertRanks
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.model_times import ModelTimes
@@ -47,14 +45,14 @@ class LockStepTimes:
         kernels: of one device.
         communication: among all devices of the replica.
         ranks: of attention.
-        skew: how many times the mean the experts of the fullest device are chosen, but for chance.
+        experts: the devices that share them.
     """
 
     own: ModelTimes
     kernels: ServingKernels
     communication: ReplicaCommunication
     ranks: int
-    skew: float = 1.0
+    experts: ExpertRanks
     _shared: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
 
     def ticks(self, shapes: Sequence[StepShape]) -> int:
@@ -69,16 +67,8 @@ class LockStepTimes:
     def _experts(self, tokens: int) -> float:
         """Seconds of the routed experts of all layers for the tokens of all ranks, on the fullest device."""
         if self._shared is None:
-            self._shared = self.kernels.shared_experts(self.fullest(TOKENS), TOKENS, self.devices)
+            self._shared = self.kernels.routed(TOKENS, self.experts)
         return float(np.interp(tokens, TOKENS, self._shared))
-
-    def fullest(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Tokens whose every choice would make as many rows as the fullest device has."""
-        own = self.kernels.model.experts
-        assert own is not None
-        mean = self.skew * tokens * own.chosen / self.devices
-        most = np.minimum(own.chosen, max(own.count / self.devices, 1.0)) * tokens
-        return np.asarray(np.minimum(mean + np.sqrt(2 * mean * math.log(self.devices)), most) / own.chosen)
 
     @property
     def devices(self) -> int:

@@ -16,9 +16,11 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
+from triosim.plan import divisors
 from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapters
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory, static_share
 from triosim.serving.denoiser import Denoiser, is_denoiser
+from triosim.serving.expert_ranks import ExpertRanks
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
@@ -61,6 +63,8 @@ class Pool:
         tensor_parallel, stages: devices that share each layer, and pipeline stages.
         attention_ranks: of data-parallel attention in a replica, each with requests and a KV cache of its own, whose
             experts are divided among all devices (:mod:`triosim.serving.lockstep`).
+        expert_ranks: ranks of the devices of ``tensor_parallel`` that have whole experts of their own, each divided
+            among the devices of a rank; ranks of attention share experts among all devices in any case.
         expert_skew: how many times the mean the experts of the fullest device are chosen then, but for chance.
         replicas: copies of the model.
         weights: one of :data:`triosim.serving.model.PRECISIONS`.
@@ -102,6 +106,7 @@ class Pool:
     tensor_parallel: int = 1
     stages: int = 1
     attention_ranks: int = 1
+    expert_ranks: int = 1
     expert_skew: float = 1.0
     replicas: int = 1
     weights: str = "bf16"
@@ -140,6 +145,13 @@ class Pool:
     def size(self) -> int:
         """Devices of a replica."""
         return self.tensor_parallel * self.stages * self.attention_ranks
+
+    @property
+    def experts(self) -> ExpertRanks:
+        """The devices that share the experts of each layer."""
+        if self.attention_ranks > 1:
+            return ExpertRanks(self.attention_ranks * self.tensor_parallel, 1, self.expert_skew)
+        return ExpertRanks(self.expert_ranks, self.tensor_parallel // self.expert_ranks, self.expert_skew)
 
     @property
     def cores(self) -> int:
@@ -237,7 +249,7 @@ def _check_measured(own: Pool) -> None:
     """
     beside = (
         ("--speculate", own.speculation is not None), ("--lora", own.adapters is not None),
-        ("--dp", own.attention_ranks > 1), ("--power-cap", own.power_cap_w is not None),
+        ("--dp", own.attention_ranks > 1), ("--ep", own.expert_ranks > 1), ("--power-cap", own.power_cap_w is not None),
         ("--clock", own.clock_hz is not None), ("--weights " + own.weights, own.weights not in ("bf16", "fp16")),
         ("--kv-cache " + own.kv_cache, own.kv_cache not in ("bf16", "fp16")),
     )  # fmt: skip
@@ -255,7 +267,7 @@ def _check_sizes(own: Pool) -> None:
     if own.role not in ROLES:
         raise InputError(f"role {quoted(own.role)} is not known: give {', '.join(ROLES)}")
     sizes = (
-        ("--tp", own.tensor_parallel), ("--pp", own.stages), ("--dp", own.attention_ranks),
+        ("--tp", own.tensor_parallel), ("--pp", own.stages), ("--dp", own.attention_ranks), ("--ep", own.expert_ranks),
         ("--replicas", own.replicas),
     )  # fmt: skip
     for option, value in sizes:
@@ -278,25 +290,52 @@ def _check_room(own: Pool) -> None:
         )
 
 
+def _check_experts(own: Pool, model: ServedModel) -> None:
+    """Refuse experts that cannot be shared as asked.
+
+    Raises:
+        InputError: how they could be.
+    """
+    ranks, tensor_parallel = own.expert_ranks, own.tensor_parallel
+    if ranks > 1 and model.experts is None:
+        raise InputError(f"--ep {ranks} divides experts among devices, and {own.model} has none: leave it out")
+    if own.attention_ranks > 1:
+        if ranks not in (1, own.attention_ranks * tensor_parallel):
+            raise InputError(
+                f"--ep {ranks}: with --dp {own.attention_ranks} all {own.attention_ranks * tensor_parallel} devices of "
+                "a replica share the experts: leave --ep out"
+            )
+    elif tensor_parallel % ranks:
+        raise InputError(
+            f"--ep {ranks} must divide the devices that share each layer (--tp {tensor_parallel}): use one of "
+            f"{', '.join(map(str, divisors(tensor_parallel)))}"
+        )
+    elif uneven := next((k.experts.count for k in model.kinds if k.experts and k.experts.count % ranks), 0):
+        raise InputError(f"--ep {ranks} does not divide the {uneven} experts of {own.model}: use one that does")
+    shared = own.experts.ranks
+    if shared == 1 and own.expert_skew != 1:
+        raise InputError(
+            "--expert-skew is of experts that ranks share: give --ep or --dp of at least 2, or leave it out"
+        )
+    if not 1 <= own.expert_skew <= shared:
+        raise InputError(
+            f"--expert-skew {own.expert_skew:g} must be from 1 (even) to the {shared} ranks that share the experts"
+        )
+
+
 def _check_ranks(own: Pool, model: ServedModel) -> None:
     """Refuse what data-parallel attention does not go with.
 
     Raises:
         InputError: something is asked that it does not.
     """
+    _check_experts(own, model)
     if own.attention_ranks == 1:
-        if own.expert_skew != 1:
-            raise InputError("--expert-skew is of experts that ranks share: give --dp of at least 2, or leave it out")
         return
     if model.experts is None:
         raise InputError(
             f"--dp {own.attention_ranks} divides experts among ranks, and {own.model} has none: use --replicas "
             f"{own.attention_ranks}"
-        )
-    if not 1 <= own.expert_skew <= own.attention_ranks * own.tensor_parallel:
-        raise InputError(
-            f"--expert-skew {own.expert_skew:g} must be from 1 (even) to the "
-            f"{own.attention_ranks * own.tensor_parallel} devices that share the experts"
         )
     apart = (
         ("--pp", own.stages > 1), ("--speculate", own.speculation is not None), ("--lora", own.adapters is not None),
@@ -546,7 +585,7 @@ def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> 
     apart = own.attention_ranks > 1
     replica = (
         own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim, apart,
-        own.power_cap_w, own.clock_hz,
+        own.experts, own.power_cap_w, own.clock_hz,
     )  # fmt: skip
     return (id(own.system), own.first, device.name, moved, host, *replica)
 
@@ -584,11 +623,11 @@ def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
     of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
     apart = own.attention_ranks > 1
     if device.pim is None or own.pim == OFF:
-        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart)
+        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart, expert_ranks=own.experts)
     elif apart:
         raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
     else:
-        kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
+        kernels = PimKernels(*of_device, moved=moved, expert_ranks=own.experts, mode=own.pim)
     if own.power_cap_w is None and own.clock_hz is None:
         return kernels
     from triosim.serving.clocked import under_limits  # nobody else needs to know what devices draw
@@ -602,7 +641,7 @@ def lock_step(own: Pool, times: ModelTimes, first: int, moved: Moved) -> LockSte
     from triosim.serving.lockstep import LockStepTimes
 
     between = ReplicaCommunication(own.system, own.size, 1, first, moved.network)
-    return LockStepTimes(times, times.kernels, between, own.attention_ranks, own.expert_skew)
+    return LockStepTimes(times, times.kernels, between, own.attention_ranks, own.experts)
 
 
 def device_of(own: Pool, first: int) -> Accelerator:

@@ -1,0 +1,96 @@
+"""Devices with whole experts: the fullest of them, against tokens drawn one by one, and what a replica makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import triosim
+from triosim.core.errors import InputError
+from triosim.serving.deployment import Deployment, serve
+from triosim.serving.expert_ranks import ExpertRanks
+from triosim.serving.kernel_times import NOTHING_MOVED
+from triosim.serving.model import ServedExperts, served_model
+from triosim.serving.pool import Pool, kernels_of
+from triosim.serving.traffic import traffic
+
+OF_DEEPSEEK = ServedExperts(256, 8, 2048, 2048)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+@pytest.mark.parametrize("tokens", [4, 16, 64, 512])
+def test_the_fullest_of_drawn_choices_is_what_is_said(ranks: int, tokens: int) -> None:
+    """Each token draws 8 different ones of 256 experts; the mean over 300 draws of all tokens."""
+    random = np.random.default_rng(tokens * ranks)
+    chosen = np.argsort(random.random((300, tokens, 256)), axis=2)[:, :, :8]  # (draws, tokens, choices)
+    rank = chosen // (256 // ranks)
+    rows = np.stack([(rank == r).sum(axis=(1, 2)) for r in range(ranks)])  # (ranks, draws)
+    read = np.zeros((300, 256), bool)
+    np.put_along_axis(read, chosen.reshape(300, -1), values=True, axis=1)
+    touched = read.reshape(300, ranks, -1).sum(axis=2)
+    of, n = ExpertRanks(ranks), np.array([float(tokens)])
+    assert float(of.rows(n, OF_DEEPSEEK)[0]) == pytest.approx(rows.max(axis=0).mean(), rel=0.13)
+    assert float(of.touched(n, OF_DEEPSEEK)[0]) == pytest.approx(touched.max(axis=1).mean(), rel=0.13)
+
+
+def test_one_rank_has_all() -> None:
+    n = np.array([1.0, 7.0, 1000.0])
+    of = ExpertRanks(1, 8)
+    assert of.rows(n, OF_DEEPSEEK).tolist() == (8 * n).tolist()
+    assert of.touched(n, OF_DEEPSEEK) == pytest.approx(np.maximum(256 * (1 - (1 - 8 / 256) ** n), 8))
+
+
+def test_skew_moves_rows_to_the_fullest() -> None:
+    n = np.array([1e6])
+    even, skewed = (float(ExpertRanks(8, 1, skew).rows(n, OF_DEEPSEEK)[0]) for skew in (1.0, 1.5))
+    assert even == pytest.approx(1e6, rel=0.01)
+    assert skewed == pytest.approx(1.5e6, rel=0.01)
+
+
+def test_few_tokens_read_more_experts_of_one_device_and_long_prompts_fill_wider_products() -> None:
+    """Mixed over all devices, 16 tokens read the same weights of each; whole, the fullest reads more than its part."""
+    system, model = triosim.system("dgx-h200"), served_model("deepseek-v3")
+
+    def seconds(tokens: int, **more: Any) -> float:
+        own = Pool("deepseek-v3", system, tensor_parallel=8, weights="fp8", **more)
+        return float(kernels_of(own, model, 0, NOTHING_MOVED).operators(np.array([float(tokens)]))["experts"][0])
+
+    assert 1.1 * seconds(16) < 1.05 * seconds(16, expert_ranks=4) < seconds(16, expert_ranks=8) < 1.5 * seconds(16)
+    assert seconds(16_384, expert_ranks=8) < 0.9 * seconds(16_384)
+    assert seconds(16_384, expert_ranks=8, expert_skew=2.0) > 1.5 * seconds(16_384, expert_ranks=8)
+
+
+def test_a_replica_with_ranks_of_experts_serves() -> None:
+    system, table = triosim.system("dgx-h200"), traffic("poisson:8", "uniform:64-512", 40, seed=3)
+    how = {"tensor_parallel": 8, "weights": "fp8"}
+    one, eight = (
+        serve(Deployment((Pool("deepseek-v3", system, expert_ranks=ep, **how),)), table, interval=False)
+        for ep in (1, 8)
+    )
+    assert one.table()["plan"]["ep"] == 1
+    assert eight.table()["plan"]["ep"] == eight.table()["pools"][0]["ep"] == 8
+    assert eight.metrics.figures["requests"] == 40
+    tpot = [found.metrics.distributions["tpot"].mean for found in (one, eight)]
+    assert 1.02 * tpot[0] < tpot[1] < 1.3 * tpot[0]
+    assert one.memory[0].blocks == eight.memory[0].blocks
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"expert_ranks": 3}, "use one of 1, 2, 4, 8"),
+        ({"expert_ranks": 0}, "--ep"),
+        ({"model": "llama-3-8b", "expert_ranks": 8}, "has none"),
+        ({"tensor_parallel": 1, "attention_ranks": 8, "expert_ranks": 4}, "leave --ep out"),
+        ({"expert_skew": 2.0}, "give --ep or --dp"),
+        ({"expert_ranks": 4, "expert_skew": 5.0}, "to the 4 ranks"),
+        ({"model": "deepseek-v2", "expert_ranks": 64, "tensor_parallel": 64}, "does not divide the 160 experts"),
+    ],
+)
+def test_experts_that_cannot_be_shared_so_are_a_sentence(more: dict[str, Any], words: str) -> None:
+    asked = {"model": "qwen3-30b-a3b", "tensor_parallel": 8, **more}
+    own = Pool(system=triosim.system("dgx-h100", 8), **asked)
+    with pytest.raises(InputError, match=words):
+        serve(Deployment((own,), idle_ok=True), traffic("poisson:8", "uniform:64-128", 5), interval=False)
