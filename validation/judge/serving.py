@@ -14,6 +14,9 @@ constants fitted to these; the kernel models were fitted to other measurements.
 ``silicon``: aggregated measurements on H100, closed loops of users under TensorRT-LLM, vLLM and SGLang; no constant is
 fitted to them.
 
+``decoding``: what decodes apart from prompts, DeepSeek-V3 on H200, whose devices share experts with and without
+data-parallel attention: a step of full batches against the measured TPOT; nothing is fitted.
+
 ``splitwise``: prompts and tokens of Llama-2-70B on a DGX A100 under an engine of 2023 that launches every kernel from
 Python, priced with the host of large eager models (``--host large-model``); nothing is fitted.
 
@@ -53,7 +56,7 @@ from triosim.serving.model import PRECISIONS, ServedModel, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.one_request import one_request
 from triosim.serving.policy import ENGINES, Policy
-from triosim.serving.pool import Pool, engine_on
+from triosim.serving.pool import Pool, engine_on, lock_step, step_times
 from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable
@@ -610,6 +613,41 @@ def silicon(folder: Path) -> Figures:
     return {**found, "met": bool(met)}
 
 
+def decoding(folder: Path) -> Figures:
+    """Replicas of DeepSeek-V3 that only decode, on H200: a step of as many requests as a row says each rank runs, half
+    of their output written, against the measured TPOT.  Prompts are computed elsewhere, so that nothing else runs."""
+    machine, model = system("dgx-h200"), served_model("deepseek-v3")
+    groups: dict[tuple[str, int, int, int], list[dict[str, str]]] = {}
+    for row in _csv(folder / "silicon" / "serving_measured.csv"):
+        if row["mode"] == "disagg" and row["model_path"] == "deepseek-ai/DeepSeek-V3":
+            sizes = (int(float(row[f"decode_{name}"])) for name in ("tp_size", "attention_dp_size", "moe_ep_size"))
+            groups.setdefault((row["backend"], *sizes), []).append(row)
+    found: Figures = {}
+    for (backend, tensor_parallel, ranks, experts), rows in sorted(groups.items()):
+        pool = Pool(
+            model.name, machine, tensor_parallel=tensor_parallel, attention_ranks=ranks, engine=backend, weights="fp8",
+            expert_ranks=experts if ranks == 1 else 1,
+        )  # fmt: skip
+        host = engine_on(machine.models[0], backend, {}).host()
+        times = step_times(pool, model, 0, NOTHING_MOVED, host)
+        together = lock_step(pool, times, 0, NOTHING_MOVED) if ranks > 1 else None
+        errors = []
+        for row in rows:
+            batch, context = int(float(row["decode_batch_size"])), int(row["isl"]) + int(row["osl"]) // 2
+            shape = StepShape(batch, (), batch, batch * context, batch)
+            ticks = together.ticks([shape] * ranks) if together else times.ticks(shape, 0)
+            errors.append(ticks / 1e9 / float(row["silicon_tpot_ms"]) - 1)
+        label = f"{backend} tp{tensor_parallel} dp{ranks} ep{experts}"
+        found[label] = {"rows": len(rows), "tpot": errors}
+        off = np.array(errors)
+        print(f"{label:24}{len(off):4} rows, TPOT {np.abs(off).mean():6.1%} (bias {off.mean():+6.1%})")
+    every = np.concatenate([one["tpot"] for one in found.values()]) if found else np.zeros(0)
+    if len(every):
+        found["tpot"] = float(np.abs(every).mean())
+        print(f"all {len(every)}: TPOT {found['tpot']:.1%} (bias {every.mean():+.1%})")
+    return found
+
+
 def splitwise(folder: Path) -> Figures:
     """Llama-2-70B on a DGX A100 under an eager engine of 2023: a prompt and a token, one request at a time."""
     machine, found = system("dgx-a100"), {}
@@ -700,6 +738,7 @@ PARTS: dict[str, Callable[[Path], Figures]] = {
     "steps": steps,
     "engine": engine,
     "silicon": silicon,
+    "decoding": decoding,
     "splitwise": splitwise,
     "survey": survey,
 }
