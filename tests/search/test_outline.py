@@ -173,6 +173,16 @@ def test_a_sweep_takes_it(workload: triosim.Trace, machine: triosim.System) -> N
     assert [one.figures.way for one in found if one.figures] == ["outlined"] * 2
 
 
+@pytest.mark.parametrize("stages", [None, ("even",), ("even-with-ends",)], ids=str)
+def test_equal_blocks_are_outlined_as_blocks(machine: triosim.System, stages: tuple[str, ...] | None) -> None:
+    """The road of few blocks is taken, and stages begin where those of the whole model do."""
+    trace = triosim.model("gpt2-xl", sequence_length=512)
+    plan = triosim.Plan(tp=2, pp=8, micro_batches=16, batch_size=16, stages=stages)
+    found, whole = in_blocks(trace, machine, plan, triosim.Fidelity()), simulate(trace, machine, plan, fit=False)
+    assert found.met.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    assert found.reserved == whole.memory.reserved_bytes
+
+
 def test_parts_of_less_than_a_block_are_outlined_operator_by_operator() -> None:
     """16 parts of 12 blocks that are run again: some parts hold no whole block, and memory is that of the whole."""
     trace = triosim.model("gpt2", sequence_length=256)

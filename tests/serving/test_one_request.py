@@ -103,7 +103,7 @@ def test_tensor_parallelism_and_stages() -> None:
         (("--prompt", "9", "--output", "1", "--seq-len", "8"), "--seq-len has no meaning"),
         (("--prompt", "9", "--output", "1", "--quantize", "mxfp8"), "--quantize has no meaning"),
         (("--prompt", "9", "--output", "1", "--sweep", "tp=1,2"), "--sweep has no meaning"),
-        (("--prompt", "9", "--output", "1", "--ep", "8"), "--ep has no meaning"),
+        (("--prompt", "9", "--output", "1", "--ep", "8"), "llama-3-8b has none"),
         (("--prompt", "9", "--output", "1", "--topology-option", "oversubscription=2"), "has no options"),
         (("--prompt", "9", "--output", "1", "--weights", "int3"), "precision of weights"),
         (("--prompt", "9", "--output", "1", "--host", "lazy"), "host mode"),

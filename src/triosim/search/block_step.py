@@ -153,7 +153,7 @@ class BlockStep:
             return np.concatenate([column[..., :first], *more, column[..., first:]], axis=-1)
 
         begins_anew = np.append(True, few.block[1:] != few.block[:-1])
-        block = np.where(long(few.block) < 0, NONE, np.cumsum(long(begins_anew))).astype(np.int64)
+        block = np.where(long(few.block < 0), NONE, np.cumsum(long(begins_anew))).astype(np.int64)
         return Cutting(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
 
     def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
