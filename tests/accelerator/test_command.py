@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.command import run
+from triosim.accelerator.datacentric import Hardware
 from triosim.accelerator.evaluate import evaluate
+from triosim.accelerator.files.maestro import Maestro
 from triosim.accelerator.reading import read
 from triosim.report.accelerator_page import DrawnCase, roofs
 
@@ -182,3 +184,27 @@ def test_a_mapping_touches_the_slope_of_the_store_that_binds(outer: int, inner: 
     assert all(value <= 1 + 1e-9 for value in under.values())
     if result.binds != "compute":
         assert under[result.binds.split()[0]] == pytest.approx(1)
+
+
+def test_map_takes_every_layer_of_a_workload(tmp_path: Path) -> None:
+    done = run("accelerator", "map", "eyeriss", "vgg11", "--budget", "300")
+    assert "all" in done.stdout
+    document = json.loads(run("accelerator", "map", "eyeriss", "vgg11", "--budget", "300", "--json", "-").stdout)
+    each = document["layers"]
+    assert sum(one["times"] for one in each) == 8 + 3  # convolutions and layers, equal ones counted together
+    assert len(each) < 11
+    assert "no model of that name" in run("accelerator", "map", "eyeriss", "vgg99", code=2).stderr
+
+
+def test_hardware_in_the_words_of_maestros_own_files(tmp_path: Path) -> None:
+    """As ``data/hw/accelerator_1.m`` there writes it."""
+    file = tmp_path / "hw.m"
+    file.write_text("num_pes: 256\nl1_size_cstr: 512\nl2_size_cstr: 65536\nnoc_bw_cstr: 32\noffchip_bw_cstr: 32\n")
+    assert Maestro().recognises(file)
+    assert Maestro().read(file).hardware == Hardware(256, 512, 65536, 32)
+
+
+def test_numbers_beyond_what_a_clock_counts_are_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "tiles.json"
+    file.write_text(json.dumps({"schema": "triosim/tiles/1", "cores": 1, "tiles": [{"name": "a", "cycles": 1e17}]}))
+    assert "the most is 1e+12" in run("accelerator", "play", file, code=2).stderr

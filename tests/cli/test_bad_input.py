@@ -84,6 +84,37 @@ def test_a_workload_that_is_not_there(name: str, words: str) -> None:
     assert words in run("train", name, code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("train", "resnet50", "--system", "dgx-h100", "--batch-size", "8", "--post", "dpo"), "writes no text"),
+        (("train", "gpt2", "--device", "H100", "--constant", "life.years=0"), "life.years is divided by"),
+        (("infer", "llama-3-8b", "--device", "simba", "--prompt", "8", "--output", "2"), "which is a design"),
+        (
+            ("train", "mixtral-8x7b", "--system", "dgx-h100", "--ep", "8", "--parallelism-option", "imbalance=9"),
+            "the fullest has at most all rows",
+        ),
+        (
+            ("train", "mixtral-8x7b", "--system", "dgx-h100", "--ep", "8", "--parallelism-option", "near=3"),
+            "leave it out, or give dispatch",
+        ),
+        (
+            ("train", "mixtral-8x7b", "--system", "dgx-h100", "--ep", "8", "--parallelism", "diloco"),
+            "workers of local steps (diloco) have experts of their own",
+        ),
+        (
+            ("search", "gpt2", "--system", "dgx-h100", "--under", "batch=64", "--price", "0", "--objective",
+             "tokens-per-dollar"),
+            "--price 0",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_a_sentence(words: tuple[str, ...], says: str) -> None:
+    done = run(*words, code=2)
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_a_model_needs_a_device() -> None:
     assert "name a --system or a --device" in run("train", "gpt2", code=2).stderr
 

@@ -100,6 +100,8 @@ def test_the_command_fits_and_a_prediction_uses_it(tmp_path: Path) -> None:
     asked = ("train", "gpt2", "--seq-len", "128", "--device", "A100", "--json", "-")
     plain = json.loads(run(*asked, cwd=tmp_path).stdout)["energy"]
     found = json.loads(run(*asked, "--energy", "pack.json", cwd=tmp_path).stdout)["energy"]
+    other = run("train", "gpt2", "--device", "H100", "--energy", "pack.json", cwd=tmp_path, code=2)
+    assert "is of 'A100" in other.stderr
     assert "measured power of 5 phases" in found["sources"][0]
     assert found["operators_j"] != plain["operators_j"]
     late = [f"{t + 9e4},{w}" for t, w in zip(log.time.tolist(), log.watts.tolist(), strict=True)]

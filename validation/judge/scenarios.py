@@ -248,8 +248,8 @@ SCENARIOS = (
         (Figure("tokens/s and device", tokens_per_device(), "",
                 Published(1543, 0.15, "arXiv:2412.19437, table 1: 180 K H800 hours for 1e12 tokens")),
          Figure("exposed communication", exposed(), "%")),
-        "Published with DualPipe, dispatch in 8 bits beside computing and moments in 16 bits, which are not predicted "
-        "yet: with 1F1B and moments in 32 bits it does not fit.",
+        "Published with DualPipe, dispatch in 8 bits beside computing and moments in 16 bits; the last two are not "
+        "predicted yet, and here are 1F1B and moments in 32 bits, with which it does not fit.",
     ),
     *IMAGES,
     *SERVED,

@@ -22,6 +22,11 @@ accelerator_app = typer.Typer(
 
 Design = Annotated[str, typer.Argument(help="A design: a ready one's name, or a file (TOML, Timeloop YAML, ...).")]
 ProblemFile = Annotated[Path, typer.Argument(help="What is computed: a file of any known format.")]
+ProblemOrWorkload = Annotated[
+    Path,
+    typer.Argument(metavar="PROBLEM|WORKLOAD", help="What is computed: a file of any known format; or a model's name "
+                   "or a trace, whose different layers are all mapped."),
+]  # fmt: skip
 Also = Annotated[
     list[Path] | None,
     typer.Option("--also", help="A further file: energies (ERT), areas (ART), constraints, sparse optimizations.",
@@ -53,6 +58,39 @@ def _contents(design: str, files: list[Path], also: list[Path] | None) -> Conten
     from triosim.accelerator.reading import read
 
     return read([presets.known(design), *files, *(also or [])])
+
+
+def _is_workload(path: Path) -> bool:
+    """Whether a path is a model's name, a trace or a model's configuration, and no file of a problem."""
+    from triosim.sources import modelling, reading
+
+    if path.exists():
+        return reading.recognised(str(path)) or modelling.is_model_folder(path) or path.name == modelling.CONFIGURATION
+    return modelling.is_named(str(path))
+
+
+def _with_layers(found: Contents, design: str, workload: Path) -> tuple[Contents, list[float]]:
+    """A design with the einsums of a workload's step as its problems, and how often each runs.
+
+    Raises:
+        InputError: the workload cannot be read or multiplies nothing, or the design is an array in closed form.
+    """
+    from dataclasses import replace
+
+    from triosim.cli.workloads import load_workload
+    from triosim.core.errors import InputError
+    from triosim.hardware.build import accelerator
+    from triosim.kernels.work.layers import layers
+
+    if found.array is not None:
+        raise InputError(
+            f"{design} is a systolic array, whose mapping is given: accelerator evaluate says what it takes"
+        )
+    trace = load_workload(str(workload), training=False)
+    each = layers(trace, accelerator(design))
+    if not each:
+        raise InputError(f"{workload}: has no product, convolution or attention to map")
+    return replace(found, problems=tuple(problem for problem, _ in each)), [times for _, times in each]
 
 
 @command(accelerator_app, "evaluate", short_help="What a mapping costs on a design: cycles, energy, traffic.")
@@ -173,7 +211,7 @@ def _text(text: str, path: Path | None) -> None:
 @command(accelerator_app, "map", short_help="A good mapping of a problem to a design.")
 def map_(
     design: Design,
-    problem: ProblemFile,
+    problem: ProblemOrWorkload,
     also: Also = None,
     objective: Annotated[
         str, typer.Option("--objective", help="energy, delay, edp (their product) or pareto (a front of both).")
@@ -214,7 +252,14 @@ def map_(
         raise InputError(f"--workers {workers}: the least is 1")
     if seed < 0:
         raise InputError(f"--seed {seed}: give 0 or more")
-    found = _contents(design, [problem], also)
+    times: list[float] = []
+    if _is_workload(problem):
+        found = _contents(design, [], also)
+        found, times = _with_layers(found, design, problem)
+    elif not problem.exists():
+        raise InputError(f"{problem}: there is no such file, and no model of that name (triosim models)")
+    else:
+        found = _contents(design, [problem], also)
     if not found.problems:
         raise InputError(f"{problem}: holds no problem: give a file with one")
     if output is not None and len(found.problems) > 1:
@@ -238,16 +283,22 @@ def map_(
         best = mapper.evaluated(architecture, one, result.best, timing)
         thinned = sparse.evaluate(architecture, one, best.mapping, found.sparse, timing) if found.sparse else None
         rows.append((one, result, best, thinned))
-        if wants_summary(json, output):
+        if wants_summary(json, output) and not times:
             report.search(result, objective, rich_console())
             report.evaluation(best, architecture, one, rich_console())
             if thinned:
                 report.sparse_evaluation(thinned, rich_console())
+    if times and wants_summary(json, output):
+        report.layers(
+            [(one, often, best) for (one, _, best, _), often in zip(rows, times, strict=True)], rich_console()
+        )
     if json is not None:
         made = [
-            {**evaluation.as_json(best), "search": mapper.as_json(result, objective),
+            {**evaluation.as_json(best), **often, "search": mapper.as_json(result, objective),
              "mapping": writing.mapping_rows(best.mapping), **({"sparse": sparse.as_json(thinned)} if thinned else {})}
-            for _, result, best, thinned in rows
+            for (_, result, best, thinned), often in zip(
+                rows, [{"times": n} for n in times] or [dict[str, float]() for _ in rows], strict=True
+            )
         ]  # fmt: skip
         write_json(_together(made), json)
     if output is not None:

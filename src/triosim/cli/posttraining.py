@@ -58,6 +58,10 @@ def post_training(options: TrainOptions) -> None:
         adapters = options.lora is not None
         models = asked.models(adapters)
         policy = step(options, True)
+        if not _writes(options.workload):
+            raise InputError(
+                f"--post: {options.workload} writes no text: post-training is of models that answer prompts"
+            )
         traces = {model.name: _trace(options, model, policy) for model in models}
         plan = plan_of(options, True)
         system = machine(options, policy, (plan.dp or 1) * plan.replica_ranks)
@@ -69,6 +73,18 @@ def post_training(options: TrainOptions) -> None:
                 f"answers: serve as many (--requests {found.samples}), or change the batch"
             )
     present(found, "result", options.json, to_dict, show)
+
+
+def _writes(name: str) -> bool:
+    """Whether a model by name is a decoder, or an encoder with one; of a trace nobody knows, and it is taken to be."""
+    from triosim.sources.modelling import configured, is_named
+    from triosim.sources.models._decoder import Decoder
+    from triosim.sources.models.t5 import T5
+
+    if not is_named(name):
+        return True
+    family = configured(name)
+    return isinstance(family, Decoder | T5) or type(family).__name__ == "GPT"
 
 
 def _trace(options: TrainOptions, model: StepModel, policy: Trace) -> Trace:

@@ -15,7 +15,7 @@ from triosim.cli.energy_options import best_of, energy_options, held_back
 from triosim.cli.fields import answers, given, named
 from triosim.cli.fields import command as function_of
 from triosim.cli.sweep import SweepCommand, check_alone, sweep
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from triosim.engine.stats import Stats
@@ -76,6 +76,8 @@ def _predict(options: Options, training: bool) -> None:
     with progress_bar() as progress:
         progress("reading the workload")
         trace, system, plan, fidelity = job(options, training)
+        if training and trace.meta.made_by in ("onnx", "nn-meter"):
+            raise InputError(f"{options.workload} holds a network without its training: give triosim infer")
         from triosim.cli.workloads import load_workload
         from triosim.prediction.simulate import simulate
 
@@ -87,6 +89,12 @@ def _predict(options: Options, training: bool) -> None:
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
         energy = energy_options(options)
+        for name, _ in energy.calibrated:
+            if name not in (model.name for model in system.models):
+                there = ", ".join(dict.fromkeys(model.name for model in system.models))
+                raise InputError(
+                    f"--energy {options.energy} is of {quoted(name)}, and the devices are {there}: leave it out"
+                )
         varies = variation_of(options)
 
         def predict(machine: System) -> Result:

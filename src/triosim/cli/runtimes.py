@@ -39,7 +39,7 @@ def export(folder: Path) -> None:
 
     with folder_output(folder, exchange.is_exported) as place, progress_bar() as progress:
         count = exchange.export(place, lambda name: progress(f"writing {name}"))
-    say(f"kernels   {folder}  ({count} networks to be measured; how: {folder / exchange.PAGE})", folder)
+    say([f"kernels   {folder}  ({count} networks to be measured; how: {folder / exchange.PAGE})"], folder)
 
 
 def imported(table: Path, device: str | None, runtime: str, threads: int) -> CalibrationPack:

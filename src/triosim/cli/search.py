@@ -20,7 +20,7 @@ from triosim.cli.resuming import KnownOutcomes
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.fidelity import NETWORK, PREDICTION
-from triosim.plan import WORKLOAD
+from triosim.plan import DIVISION, MEMORY, WORKLOAD
 
 if TYPE_CHECKING:
     from triosim.hardware.system import System
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from triosim.trace.tables import Trace
 
 WANTED, RUN = "What is looked for", "How it is looked for"
-GROUPS = (WANTED, WORKLOAD, MACHINE, NETWORK, PREDICTION, ENERGY, RUN, OUTPUT)
+GROUPS = (WANTED, WORKLOAD, MACHINE, DIVISION, MEMORY, NETWORK, PREDICTION, ENERGY, RUN, OUTPUT)
 UNDER = ("batch", "memory")
 SHARED = (
     "seq_len", "precision", "quantize", "optimizer", "attention", "lora", "packing",
     "system", "device", "topology", "topology_option", "link", "latency", "routing", "routing_option",
-    "overlap", "interference", "algorithm", "protocol", "stack", "operator_times", "operator_option", "host",
-    "power_cap", "clock",
+    "parallelism", "parallelism_option", "offload", "overlap", "interference", "algorithm", "protocol", "stack",
+    "operator_times", "operator_option", "host", "power_cap", "clock",
 )  # fmt: skip
 """Options of ``train`` that all plans have in common."""
 
@@ -141,6 +141,8 @@ def search(options: SearchOptions) -> None:
             price = next(iter(systems.values())).models[0].price_per_hour
         if price is None and options.objective == "tokens-per-dollar":
             raise InputError("what a device hour costs is not known: give --price, for example 2/h")
+        if not price and options.objective == "tokens-per-dollar":
+            raise InputError("--price 0: where devices cost nothing no plan gives most tokens per dollar: give a price")
         asked = (trace, systems, base, fidelity, options.objective, options.best, options.front, space.among)
         names = [text for _, text in files if text]
         with KnownOutcomes([options.json], (*asked, space.batch), names, "a search", PlanOutcome.from_dict) as kept:

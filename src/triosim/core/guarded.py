@@ -11,6 +11,7 @@ key a text, whole numbers of 64 bits, no number that is none.  What the values *
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -158,7 +159,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def head(path: Path, size: int) -> bytes:
-    """The first ``size`` bytes of a file, decompressed; empty where nothing can be read.  Never raises."""
+    """The first ``size`` bytes of a file, decompressed and without a byte order mark; empty where nothing can be read.
+    Never raises.
+    """
     try:
         if not path.is_file():
             return b""
@@ -167,7 +170,7 @@ def head(path: Path, size: int) -> bytes:
     except (OSError, ValueError):
         return b""
     if not raw.startswith(_GZIP):
-        return raw
+        return raw.removeprefix(codecs.BOM_UTF8)
     try:
         return zlib.decompressobj(wbits=31).decompress(raw, size)
     except zlib.error:
@@ -403,7 +406,7 @@ def parse_yaml(source: str, where: str, tags: Iterable[str] = ()) -> Any:
 
     loader = None
     try:
-        loader = _yaml_loader(tags)(source)
+        loader = _yaml_loader(tags)(source.removeprefix("\ufeff"))
         node = loader.get_single_node()
         if node is None:
             return None

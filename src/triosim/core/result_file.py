@@ -50,4 +50,5 @@ def undamaged(where: str) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{where} is a damaged result: {error!r:.60} is missing or no number") from None
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else "a field is no number"
+        raise InputError(f"{where} is a damaged result: {what}: write it again with --json") from None

@@ -37,6 +37,7 @@ _PREFIX = {**_DECIMAL, **_BINARY}
 _TIME = {
     "s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "μs": Decimal("1e-6"),
     "ns": Decimal("1e-9"), "ps": Decimal("1e-12"), "min": Decimal(60), "h": Decimal(3600),
+    "d": Decimal(86400),
 }  # fmt: skip
 LARGEST_EXPONENT = 40
 """Powers of ten beyond which a typed number is a slip."""
@@ -53,7 +54,7 @@ def parse_time(text: str | float, what: str = "time") -> float:
     number, unit = _split(text, what, "25us")
     if unit and unit not in _TIME:
         raise InputError(
-            f"{what} {quoted(text)}: unknown unit {quoted(unit)}; use s, ms, us, ns or ps, for example 25us"
+            f"{what} {quoted(text)}: unknown unit {quoted(unit)}; use d, h, min, s, ms, us, ns or ps, for example 25us"
         )
     return _checked(number * _TIME.get(unit, Decimal(1)), text, what)
 

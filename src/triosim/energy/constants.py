@@ -136,10 +136,17 @@ def check(name: str, value: float) -> None:
         unit = table()[name].unit
         unit = "" if unit == "ratio" else f" {unit}"
         raise InputError(f"constant {name} must be a number of at least {least:g}{unit}, got {value:g}")
+    if name in _DIVIDES and not value:
+        raise InputError(f"constant {name} is divided by: give a number above 0")
+    if value > _MOST:
+        raise InputError(f"constant {name} must be at most {_MOST:g}, got {value:g}")
     if unit_is_share(name) and value > 1:
         raise InputError(f"constant {name} is a part of a whole: give 0 to 1, got {value:g}")
 
 
+_DIVIDES = ("life.years", "life.use", "embodied.yield")
+_MOST = 1e15
+"""Above it a number is a slip."""
 _SHARES = (
     "device.idle_share", "device.memory_share", "grid.market", "life.use", "embodied.yield",
 )  # fmt: skip

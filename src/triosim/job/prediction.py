@@ -36,6 +36,7 @@ class JobIteration:
         devices: ranks of the job.
         tokens, samples: of an iteration; None where a sample has none.
         state_bytes: of parameters and optimizer states, each once.
+        fits: whether its memory fits, None where that is not known.
     """
 
     name: str
@@ -46,6 +47,7 @@ class JobIteration:
     tokens: float | None
     samples: float
     state_bytes: float
+    fits: bool | None = None
 
 
 class JobEvaluation(NamedTuple):

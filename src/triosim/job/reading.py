@@ -60,5 +60,5 @@ def _iteration(document: Mapping[str, Any], where: str) -> JobIteration:
         name=f"{document['workload']['name']} on {document['system']['name']}",
         seconds=seconds, low=low, high=high, devices=ranks,
         tokens=round(float(tokens) * seconds) if tokens else None,
-        samples=float(speed["samples_per_s"]) * seconds, state_bytes=state,
+        samples=float(speed["samples_per_s"]) * seconds, state_bytes=state, fits=document["memory"].get("fits"),
     )  # fmt: skip

@@ -156,6 +156,12 @@ def spread(
     count = len(step.homes.values)
     homes = replace(step.homes, values=_cut(step.homes.values, held[held < count], size))
     made = replace(step, trace=count_work(replace(trace, values=values)), homes=homes, apart=frozenset(parameters))
+    if 0 < capacity < 1:
+        dropped = (
+            f"experts: capacity {capacity:g} drops at least {1 - capacity:.0%} of what tokens choose; the model FLOP "
+            "utilization counts it all"
+        )
+        made = replace(made, notes=(*made.notes, dropped))
     if etp > 1:  # what is added up is scattered where rows go back, and no later
         made = along_axis(made, "etp", etp, [ExpertPairs(frozenset(parameters))], etp_axis, None)
         made = replace(made, apart=frozenset(parameters), transfers=step.transfers)

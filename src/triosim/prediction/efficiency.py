@@ -1,9 +1,10 @@
 """How much of what the devices could multiply a job uses: model FLOP utilization.
 
 Counted is what the products of the *model* take (matrix products, convolutions, attention, experts; a multiply-add
-counts two): not what recomputation runs again, whole blocks or the scores inside a fused attention's backward, and not
-what several ranks compute alike.  Causal attention counts the pairs that its mask leaves, as its kernels do.  So two
-plans for one job have the same numerator, and the utilization compares them as their times do.
+counts two): not what recomputation runs again, whole blocks or the scores inside a fused attention's backward, not what
+several ranks compute alike, and not what the optimizer multiplies (Muon).  Causal attention counts the pairs that its
+mask leaves, as its kernels do.  So two plans for one job have the same numerator, and the utilization compares them as
+their times do.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def efficiency(job: Prepared, seconds: float, tokens_per_s: float | None) -> Eff
     """
     ranks = job.mesh.ranks
     tokens = tokens_per_s / ranks if tokens_per_s is not None else None
-    each, once, unknown = _by_type(job.whole, job.job.device)
+    each, unknown = _by_type(job.whole, job.job.device)
     if unknown:
         return Efficiency(None, None, tokens, None, "", None, f"the FLOP of {unknown} are not known")
-    by_type = (each * job.mesh.micro_batches + once) * job.mesh.replicas
+    by_type = each * job.mesh.micro_batches * job.mesh.replicas
     total = float(by_type.sum())
     if not total or not seconds:
         return Efficiency(None, None, tokens, None, "", None, "the step has no products that are counted")
@@ -59,16 +60,14 @@ def efficiency(job: Prepared, seconds: float, tokens_per_s: float | None) -> Eff
 
 
 @kept(16)
-def _by_type(trace: Trace, device: Accelerator) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """FLOP of the model by element type: what each micro-batch runs, what runs once; and whose are not known.
+def _by_type(trace: Trace, device: Accelerator) -> tuple[NDArray[np.float64], str]:
+    """FLOP of the model for a micro-batch by element type; and whose are not known.
 
     The last row, after those of :data:`~triosim.core.dtypes.DTYPES`, is what has no type.
     """
     own, unknown = model_flop(trace)
     dtype = classify(trace, device).dtype.astype(np.int64) % (len(DTYPES) + 1)
-    once = trace.operators.phase == Phase.OPTIMIZER
-    each, rest = (np.bincount(dtype, own * part, len(DTYPES) + 1).astype(np.float64) for part in (~once, once))
-    return each, rest, unknown
+    return np.bincount(dtype, own, len(DTYPES) + 1).astype(np.float64), unknown
 
 
 def model_flop(trace: Trace) -> tuple[NDArray[np.float64], str]:
@@ -78,7 +77,7 @@ def model_flop(trace: Trace) -> tuple[NDArray[np.float64], str]:
     """
     operators = trace.operators
     flop = np.nan_to_num(operators.flop)
-    counts = (operators.phase != Phase.RECOMPUTE) & ~operators.view
+    counts = ~np.isin(operators.phase, (Phase.RECOMPUTE, Phase.OPTIMIZER)) & ~operators.view
     lacking = np.flatnonzero(counts & np.isnan(operators.flop) & (by_name(operators.name, multiplies) > 0))
     names = ", ".join(dict.fromkeys(operators.name[row] for row in lacking.tolist()))
     unknown = f"{len(lacking)} operator{'s' if len(lacking) > 1 else ''} ({names[:80]})" if len(lacking) else ""

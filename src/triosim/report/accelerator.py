@@ -156,6 +156,29 @@ def search(found: Search, objective: str, console: Console) -> None:
     console.print()
 
 
+def layers(rows: Sequence[tuple[Problem, float, Evaluation]], console: Console) -> None:
+    """The layers of a workload, each with the best mapping that was found; the last row is all of them."""
+    heads = _numbers("times", "cycles", "used", "energy")
+    table = TextTable((Column("layer"), Column("loops", flow="wrap"), *heads, Column("bound by")))
+    for one, times, best in rows:
+        loops = " ".join(f"{d}={n}" for d, n in zip(one.dimensions, one.bounds, strict=True) if n > 1)
+        table.add_row(
+            one.name,
+            loops,
+            f"{times:g}",
+            _count(best.cycles),
+            share(best.utilization),
+            joules(best.energy_j),
+            best.binds,
+        )
+    table.add_row(
+        "all", "", "", _count(sum(times * best.cycles for _, times, best in rows)), "",
+        joules(sum(times * best.energy_j for _, times, best in rows)), "",
+    )  # fmt: skip
+    console.print(table)
+    paragraph(console, "cycles and energy of one run each; the last row is of all runs", "dim")
+
+
 def designs(rows: list[Architecture], console: Console) -> None:
     """Ready designs, one line each."""
     table = TextTable((

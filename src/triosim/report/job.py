@@ -50,6 +50,8 @@ def show(found: TrainingJob, console: Console) -> None:
     rows.add_row("Job", f"{long_time(found.total_s)}, {found.device_hours:,.0f} device hours")
     rows.add_row("", f"90 % between {_both(found.total_range_s)} as failures happen to come")
     rows.add_row("", f"90 % between {_both(found.total_interval_s)} as the iteration is not known better")
+    if found.of.fits is False:
+        rows.add_row("Memory", "does not fit: this job cannot run as it was planned")
     rows.add_row("Effective", f"{format_share(found.effective)} of the time training goes ahead")
     rows.add_row("Failures", _failures(found))
     rows.add_row("Checkpoint", _checkpoint(found))

@@ -197,7 +197,9 @@ class BlockJob:
     ) -> None:  # fmt: skip
         _supported(workload, plan)
         self.rules = rules = rules_of(plan, True)
-        self.mesh = mesh = resolve(plan, system.devices, None, workload.meta.micro_batches, rules)
+        self.mesh = mesh = resolve(
+            plan, system.devices, None, workload.meta.micro_batches, rules, system.devices_per_server
+        )
         if mesh.stages == 1:
             raise NoBlocks("all blocks in one part")
         self.plan, self.schedule, self.stages = plan, schedule_of(plan, mesh), mesh.stages

@@ -620,6 +620,11 @@ def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
         InputError: its devices differ, cannot keep their cap or clock, or a name in the pool is not known.
     """
     device = device_of(own, first)
+    if device.design is not None:
+        raise InputError(
+            f"requests on {device.name or 'a design'}, which is a design, are not predicted: kernels of engines are "
+            "known for chips that exist; triosim infer without --prompt maps a step on it (--operator-times loop-nest)"
+        )
     of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
     apart = own.attention_ranks > 1
     if device.pim is None or own.pim == OFF:

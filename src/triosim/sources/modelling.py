@@ -335,8 +335,9 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> tuple[Famil
     path = path / CONFIGURATION if path.is_dir() else path
     table = _read(path)
     where, notes = str(path), tuple[str, ...]()
+    layer_types: Any = None
     if "model_type" in table or "_class_name" in table:
-        family, table, notes = _hugging_face(table, where)
+        family, table, notes, layer_types = _hugging_face(table, where)
     elif ("family" in table) == ("preset" in table):
         raise InputError(f'{where}: say which family the model is of (family = "llama") or which preset it starts from')
     else:
@@ -349,7 +350,37 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> tuple[Famil
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         table = {**base, **table}
-    return _configure(family, {**table, **(configuration or {})}, where), notes
+    made = _configure(family, {**table, **(configuration or {})}, where)
+    if layer_types is not None and isinstance(made, Decoder) and not configuration:
+        _check_layer_types(made, layer_types, where)
+    return made, notes
+
+
+def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
+    """Compare what a file says of each layer's attention with what the family builds.
+
+    Raises:
+        InputError: they differ.
+    """
+    if not isinstance(layer_types, list) or len(layer_types) != family.depth:
+        raise InputError(f"{where}: layer_types must be a list of the {family.depth} layers, one for each")
+    for layer, kind in enumerate(layer_types):
+        if kind not in LAYER_TYPES:
+            raise InputError(
+                f"{where}: layer_types[{layer}] {quoted(kind)} is not supported, only {', '.join(LAYER_TYPES)}"
+            )
+        window = getattr(family.attention(layer), "window", 0)
+        if kind != CHUNKED and (kind == SLIDING) != (window > 0):
+            seen = f"a window of {window} tokens" if window else "all tokens"
+            raise InputError(
+                f"{where}: layer_types[{layer}] is {quoted(kind)}, but in this family that layer sees {seen}: only the "
+                "usual order of layers is supported"
+            )
+
+
+SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
+LAYER_TYPES = ("full_attention", SLIDING, CHUNKED)
+"""What Hugging Face calls the attention of a layer; chunks of Llama 4 are as long as its usual sequences."""
 
 
 def parameters(family: str, configuration: Mapping[str, Any]) -> int:
@@ -481,11 +512,12 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     return "" if ok else "a list of whole numbers of at least 1"
 
 
-_OWN = ("model_type", "_class_name", "_diffusers_version")
+_OWN = ("model_type", "_class_name", "_diffusers_version", "layer_types")
 
 
-def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """Family and configuration of a ``config.json``: the keys that the family has, nulls left out; what is not read.
+def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any], tuple[str, ...], Any]:
+    """Family and configuration of a ``config.json``: the keys that the family has, nulls left out; what is not read;
+    and what it says of each layer's attention.
 
     Files of ``diffusers`` name a class instead of a model type.  Of one that no family reads, but whose ``text_config``
     one does, it is the text model.
@@ -499,24 +531,29 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
         table, kind = text, text["model_type"]
     if not isinstance(kind, str) or kind not in families:
         raise InputError(
-            f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}"
+            f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}; "
+            "any PyTorch model can be recorded without its hardware or its weights: triosim trace record --fake"
         )
     cls = MODELS.get(families[kind])
     for key, supported in cls.fixed.items():
         allowed = supported if isinstance(supported, tuple) else (supported,)
         if table.get(key, allowed[0]) not in allowed:
-            known = " or ".join(json.dumps(a) for a in allowed)
-            raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {known}")
+            values = " or ".join(json.dumps(a) for a in allowed)
+            raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {values}")
     named = table.get("architectures")
     for name in named if isinstance(named, list) else ():
         table = {**table, **(cls.architectures.get(name, {}) if isinstance(name, str) else {})}
     keys = {f.name for f in dataclasses.fields(cls)}
+    renamed = {cls.other_names[key]: value for key, value in table.items() if key in cls.other_names}
+    table = {**cls.left_out, **renamed, **{key: v for key, v in table.items() if key not in cls.other_names}}
     if isinstance(rotary := table.get("rope_parameters"), dict):  # where newer files have what concerns them
         table = {**{key: value for key, value in rotary.items() if key in keys}, **table}
+    of_layers = table.get("layer_types")
     passed_over = [key for key in table if key not in keys and key not in cls.fixed and key not in _OWN]
     if passed_over:
         notes.append(f"{where}: passed over {_listed(passed_over)}")
-    return families[kind], {k: v for k, v in table.items() if k in keys and v is not None}, tuple(notes)
+    known = {k: v for k, v in table.items() if k in keys and v is not None}
+    return families[kind], known, tuple(notes), of_layers
 
 
 def _listed(keys: list[str]) -> str:

@@ -110,6 +110,10 @@ def _limits(part: SharedMemory | CoreNetwork) -> dict[str, Any]:
     return {**limit, "latency": part.latency}
 
 
+MOST_CYCLES = 1e12
+"""Beyond it a number of cycles is a slip."""
+
+
 def _known(rows: Mapping[str, Any], keys: Sequence[str], where: str, what: str) -> None:
     for key in rows:
         if key not in keys:
@@ -126,6 +130,8 @@ def _table(rows: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
 def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise InputError(f"{where} is {quoted(value)}: give a number of 0 or more")
+    if value > MOST_CYCLES:
+        raise InputError(f"{where} is {value:g}: the most is {MOST_CYCLES:g}")
     return float(value)
 
 

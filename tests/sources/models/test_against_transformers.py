@@ -40,6 +40,8 @@ CASES = {
     "gemma": ("gemma", {**LLAMA, "head_dim": 16}),
     "gemma2": ("gemma2", {**LLAMA, "head_dim": 16, "sliding_window": 8, "attn_logit_softcapping": None}),
     "gemma3": ("gemma3_text", {**LLAMA, "head_dim": 16, "sliding_window": 8}),
+    "llama, biases": ("llama", {**LLAMA, "attention_bias": True}),
+    "olmo": ("olmo", {**LLAMA, "pad_token_id": 0}),
     "olmo2": ("olmo2", LLAMA),
     "phi": ("phi", {**LLAMA, "hidden_act": "gelu"}),
     "phi3": ("phi3", {**LLAMA, "pad_token_id": 0}),

@@ -11,7 +11,7 @@ from tests.command import run
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
 from triosim.operators import kind
-from triosim.sources.modelling import from_file, model
+from triosim.sources.modelling import configured, from_file, model
 from triosim.trace.tables import Category, Phase
 
 TINY = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 50}
@@ -202,8 +202,8 @@ def test_a_file_of_hugging_face(tmp_path):
     }  # fmt: skip
     path.write_text(json.dumps(config))
     assert len(from_file(path, sequence_length=8).weights()) == 2 * 9 + 3
-    path.write_text(json.dumps({**config, "attention_bias": True}))
-    with pytest.raises(InputError, match=r"config.json: attention_bias true is not supported, only false"):
+    path.write_text(json.dumps({**config, "mlp_bias": True}))
+    with pytest.raises(InputError, match=r"config.json: mlp_bias true is not supported, only false"):
         from_file(path)
     path.write_text(json.dumps({**config, "model_type": "mistral", "sliding_window": 4096}))
     windowed = from_file(path, sequence_length=5000)
@@ -274,3 +274,47 @@ def test_a_folder_with_a_configuration_is_a_model(tmp_path: Path) -> None:
     done = run("train", str(folder), "--device", "A100", "--seq-len", "8", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert "passed over unheard_of" in done.stdout
+
+
+def _of_hub(tmp_path: Path, table: dict) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(table))
+    return path
+
+
+def test_keys_that_older_files_call_otherwise(tmp_path):
+    """bigscience/bloom-560m and the first Llama: sizes under other names."""
+    bloom = {"model_type": "bloom", "n_embed": 1024, "num_attention_heads": 16, "n_layer": 24, "vocab_size": 250880}
+    assert configured(str(_of_hub(tmp_path, bloom))).weights().count() == 559_214_592
+    llama = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "vocab_size": 32000, "max_sequence_length": 2048,
+    }  # fmt: skip
+    assert configured(str(_of_hub(tmp_path, llama))).longest == 2048
+
+
+def test_keys_that_a_file_leaves_out(tmp_path):
+    """google/gemma-3-4b-pt: what is usual in its text model is not written down."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    path = _of_hub(tmp_path, {"model_type": "gemma3", "text_config": text, "vision_config": {}})
+    assert configured(str(path)).weights().count() == 3_880_263_168
+
+
+@pytest.mark.parametrize(
+    ("layer_types", "words"),
+    [
+        (["sliding_attention"], "a list of the 4 layers"),
+        (["linear_attention"] * 4, "layer_types.0. 'linear_attention' is not supported, only full_attention"),
+        (["sliding_attention", "sliding_attention", "full_attention", "full_attention"], "layer_types.1.*all tokens"),
+        ("sliding_attention", "a list of the 4 layers"),
+    ],
+)
+def test_attention_of_layers_that_is_not_the_familys_is_refused(tmp_path, layer_types, words):
+    own = {
+        "model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 4, "vocab_size": 50,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    usual = ["sliding_attention", "full_attention"] * 2
+    assert configured(str(_of_hub(tmp_path, {**own, "layer_types": usual}))).depth == 4
+    with pytest.raises(InputError, match=words):
+        from_file(_of_hub(tmp_path, {**own, "layer_types": layer_types}))

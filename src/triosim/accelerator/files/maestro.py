@@ -17,6 +17,11 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.registry import registered
 
 _HARDWARE = ("NumPEs", "L1Size", "L2Size", "NoC_BW", "NoC_NumHops", "offchip_BW")
+_OTHERWISE = {
+    "num_pes": "NumPEs", "l1_size_cstr": "L1Size", "l2_size_cstr": "L2Size", "noc_bw_cstr": "NoC_BW",
+    "offchip_bw_cstr": "offchip_BW",
+}  # fmt: skip
+"""Words of the files in MAESTRO's ``data/hw``, by those of its manual."""
 _TOKEN = re.compile(r"\s*(?://[^\n]*|/\*.*?\*/)|\s*([A-Za-z_][\w.'-]*|\d{1,18}(?!\d)|/(?!\*)|[{}(),;:*+-])", re.S)
 _NAMES = {"K": "M", "C": "C", "R": "R", "S": "S", "N": "N", "Y'": "P", "X'": "Q", "G": "G"}
 _TYPES = ("CONV", "DSCONV", "GEMM")
@@ -29,7 +34,7 @@ class Maestro:
     def recognises(self, path: Path) -> bool:
         """A ``.m`` with a number of units, or a network of layers."""
         head = guarded.head(path, 1 << 16)
-        return path.suffix.lower() == ".m" and bool(re.search(rb"\bNumPEs\b|\bNetwork\b", head, re.I))
+        return path.suffix.lower() == ".m" and bool(re.search(rb"\bNumPEs\b|\bnum_pes\b|\bNetwork\b", head, re.I))
 
     def read(self, path: Path) -> Contents:
         """Hardware, or layers with their mappings.
@@ -55,9 +60,10 @@ def _hardware(text: str, where: str) -> Hardware:
         match = re.fullmatch(r"([\w-]+)\s*:\s*(\d{1,18})", plain)
         if not match:
             raise InputError(f"{where}, line {number}: {quoted(plain)} is not NAME: NUMBER")
-        if match[1] not in _HARDWARE:
-            raise unknown(f"figure in {where}:", match[1], _HARDWARE)
-        found[match[1]] = int(match[2])
+        name = _OTHERWISE.get(match[1], match[1])
+        if name not in _HARDWARE:
+            raise unknown(f"figure in {where}:", match[1], (*_HARDWARE, *_OTHERWISE))
+        found[name] = int(match[2])
     if found.get("NumPEs", 0) < 1:
         raise InputError(f"{where}: NumPEs is {found.get('NumPEs', 'missing')}: the least is 1")
     return Hardware(found["NumPEs"], found.get("L1Size"), found.get("L2Size"), found.get("NoC_BW"))

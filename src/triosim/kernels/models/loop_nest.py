@@ -27,8 +27,8 @@ from triosim.kernels.classes import NOTHING, classify
 from triosim.kernels.estimate import Estimates, Limit, OperatorJoules, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.physical import GROUPS, work_of
-from triosim.kernels.work import einsums
 from triosim.kernels.work.einsums import Einsums
+from triosim.kernels.work.layers import einsums_of
 from triosim.trace.calls import unique_calls
 from triosim.trace.tables import ITEM_BYTES, Trace
 
@@ -75,7 +75,7 @@ class LoopNestModel(OperatorModel):
             if name == "stream":
                 self._moved(columns, calls, at, work.bytes(), work.written, device, found)
                 continue
-            for call, parts in zip(at.tolist(), _einsums(name, work, times), strict=True):
+            for call, parts in zip(at.tolist(), einsums_of(name, work, times), strict=True):
                 try:
                     self._mapped(columns, call, parts, found, device, mapped)
                 except InputError as error:
@@ -180,18 +180,6 @@ class _DesignColumns:
             self.seconds[row], spread[row], source[row], self.limit[row], notes,
             joules=OperatorJoules(*(column[row] for column in self.joules)),
         )  # fmt: skip
-
-
-def _einsums(name: str, work: object, times: NDArray[np.float64]) -> list[Einsums]:
-    """Einsums of operators of one kind."""
-    if isinstance(work, einsums.Gemm):
-        return einsums.of_gemm(work, times)
-    if isinstance(work, einsums.ConvolutionCalls):
-        return einsums.of_convolution(work)
-    if isinstance(work, einsums.AttentionCalls):
-        return einsums.of_attention(work)
-    assert isinstance(work, einsums.ExpertCalls), name
-    return einsums.of_experts(work, times)
 
 
 def _item(calls: Trace, row: int) -> float:

@@ -97,6 +97,16 @@ class ExpertParallelism(Rule):
             raise PlanError(
                 f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
             )
+        if self.imbalance > self.ep:
+            raise PlanError(
+                f"experts: imbalance {self.imbalance:g} is more than the {self.ep} ranks of ep: the fullest has at "
+                f"most all rows, {self.ep} times the mean"
+            )
+        if self.near and self.dispatch not in ("2dh", "deepep"):
+            raise PlanError(
+                f"experts: near says how many ranks are on one server, which dispatch {self.dispatch} does not ask: "
+                "leave it out, or give dispatch=2dh or deepep"
+            )
         inner = (("etp", own),) if own > 1 else ()
         if self.capacity == math.inf:
             raise PlanError("experts: capacity inf is none: leave it out")
@@ -136,6 +146,8 @@ class ExpertParallelism(Rule):
                 f"experts: ep does not go with {'dataparallel' if placed.rooted else 'a path of reductions'}: leave "
                 "one of them out"
             )
+        if placed.outer is not None:
+            raise PlanError("experts: workers of local steps (diloco) have experts of their own: leave ep out")
         return replace(placed, apart="edp")
 
     @property

@@ -142,6 +142,9 @@ class Experts:
         shared, shared_name: the expert of every token.
         shared_gate: its result is weighed by a product of its own, and it is computed first.
         router_first: the router is registered before the experts.
+        gated: the first product makes a gate as well; otherwise its activation alone.
+        names: of the two products' weights.
+        dropout: probability, before the second product.
     """
 
     router: ExpertRouter
@@ -156,13 +159,17 @@ class Experts:
     shared_name: str = "shared_expert"
     shared_gate: bool = False
     router_first: bool = True
+    gated: bool = True
+    names: tuple[str, str] = ("gate_up_proj", "down_proj")
+    dropout: float = 0.0
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
         if self.router_first:
             self.router.weights(w, at)
         count, width = self.router.experts, self.router.width
-        for name, inputs, outputs in (("gate_up_proj", width, 2 * self.inner), ("down_proj", self.inner, width)):
+        made = (1 + self.gated) * self.inner
+        for name, inputs, outputs in zip(self.names, (width, self.inner), (made, width), strict=True):
             shape = (inputs, outputs) if self.inputs_first else (outputs, inputs)
             w.add(f"{at}.experts.{name}", count, *shape)
             if self.bias:
@@ -207,8 +214,8 @@ class Experts:
         ends = self._ends(net, by_expert)
         if self.weighed_first:
             y = _rows_scaled(net, y, _column(net, weights))
-        y = self._product(net, "gate_up_proj", y, ends, by_expert)
-        y = self._product(net, "down_proj", self._gated(net, y), ends, by_expert)
+        y = self._product(net, self.names[0], y, ends, by_expert)
+        y = self._product(net, self.names[1], net.dropout(self._activated(net, y), self.dropout), ends, by_expert)
         if not self.weighed_first:
             y = _rows_scaled(net, y, _column(net, weights))
         inverse = net.tensor((rows,), "int64")
@@ -224,10 +231,10 @@ class Experts:
         y, places, weights = _permuted(net, x, numbers, weights)
         by_expert = places if self.bias else None
         ends = self._ends(net, net.view(numbers, (y.shape[0],)))
-        y = self._product(net, "gate_up_proj", y, ends, by_expert)
+        y = self._product(net, self.names[0], y, ends, by_expert)
         gate, up = net.split(y, [self.inner] * 2)
         y = net.swiglu(gate, up, weights, clamped=self.activation == "clamped")
-        y = self._product(net, "down_proj", y, ends, by_expert)
+        y = self._product(net, self.names[1], y, ends, by_expert)
         return _added_up(net, y, places, x)
 
     def _ends(self, net: Net, by_expert: Tensor) -> Tensor:
@@ -248,7 +255,9 @@ class Experts:
             return y
         return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))
 
-    def _gated(self, net: Net, x: Tensor) -> Tensor:
+    def _activated(self, net: Net, x: Tensor) -> Tensor:
+        if not self.gated:
+            return activate(net, x, self.activation)
         gate, up = net.split(x, [self.inner] * 2)
         if self.activation == "clamped":
             gate, up = _clamped(net, gate), _clamped(net, up)

@@ -26,6 +26,8 @@ class Family(ABC):
 
     Class attributes:
         model_types: the ``model_type`` of Hugging Face configurations that it reads.
+        other_names: of keys that such configurations call otherwise, by that name.
+        left_out: what such configurations mean where they leave a key out; published ones leave out what is usual.
         fixed: keys of such configurations whose one supported value (or values) it takes for granted.
         architectures: what a class that such a configuration names in its ``architectures`` changes in it.
         precision, optimizer: what is usual.
@@ -34,6 +36,8 @@ class Family(ABC):
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
+    other_names: ClassVar[Mapping[str, str]] = {}
+    left_out: ClassVar[Mapping[str, Any]] = {}
     fixed: ClassVar[Mapping[str, Any]] = {}
     architectures: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     precision: ClassVar[str]

@@ -37,19 +37,31 @@ class Norm:
         width: its size.
         kind: class of the module; one that ends in ``RMSNorm`` has no mean and no bias.
         bias: whether a LayerNorm has one.
+        weight: whether there is one; without it there is no bias either.
+        full_precision: a LayerNorm of a float32 copy.
     """
 
     width: int
     kind: str = "RMSNorm"
     bias: bool = True
+    weight: bool = True
+    full_precision: bool = False
 
     def weights(self, w: Weights, name: str) -> None:
         """Declare its parameters."""
+        if not self.weight:
+            return
         w.norm(name, self.width, bias=self.bias and not self.kind.endswith("RMSNorm"))
 
     def __call__(self, net: Net, name: str, x: Tensor) -> Tensor:
         """The normalised ``x``."""
-        return net.rms_norm(name, x, self.kind) if self.kind.endswith("RMSNorm") else net.layer_norm(name, x)
+        if self.kind.endswith("RMSNorm"):
+            return net.rms_norm(name, x, self.kind)
+        return (
+            net.to(net.layer_norm(name, net.to(x, "float32")), x.dtype)
+            if self.full_precision
+            else net.layer_norm(name, x)
+        )
 
 
 @dataclass(frozen=True)

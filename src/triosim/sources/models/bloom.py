@@ -37,6 +37,9 @@ class Bloom(Decoder):
         attention="self_attention", norms=_NORMS, order=(_NORMS[0], "attention", _NORMS[1], "feed_forward"),
     )  # fmt: skip
     model_types: ClassVar = ("bloom",)
+    other_names: ClassVar = {
+        "n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    }  # fmt: skip
     fixed: ClassVar = {"apply_residual_connection_post_layernorm": False}
 
     @property

@@ -25,6 +25,10 @@ class Gemma3(GemmaLike):
 
     layout: ClassVar = Layout("Gemma3", norms=AROUND, residual="around", model="TextModel")
     model_types: ClassVar = ("gemma3_text",)
+    left_out: ClassVar = {
+        "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
+    }  # fmt: skip
     fixed: ClassVar = {"attention_bias": False}
 
     def attention(self, layer: int) -> SelfAttention:

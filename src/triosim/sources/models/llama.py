@@ -6,11 +6,13 @@ Module names are those of Hugging Face's ``LlamaForCausalLM``.  Sources: Touvron
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._parts import SelfAttention
 
 
 @registered
@@ -18,6 +20,13 @@ from triosim.sources.models._decoder import Layout, LlamaLike
 class Llama(LlamaLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
+    attention_bias: bool = False
+
     layout: ClassVar = Layout("Llama")
     model_types: ClassVar = ("llama",)
-    fixed: ClassVar = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
+    other_names: ClassVar = {"max_sequence_length": "max_position_embeddings"}
+    fixed: ClassVar = {"mlp_bias": False, "hidden_act": "silu"}
+
+    def attention(self, layer: int) -> SelfAttention:
+        bias = self.attention_bias
+        return replace(super().attention(layer), bias=bias, last_bias=bias)

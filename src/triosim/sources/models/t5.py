@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
+from triosim.sources.models._experts import Experts
 from triosim.sources.models._family import Text
 from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net, Weights
@@ -42,8 +43,9 @@ class T5(Text):
     dropout_rate: float = 0.1
     encoder_only: bool = False
 
+    inner: ClassVar = "DenseReluDense"  # what the feed-forward part of a block is called
     architectures: ClassVar = {"T5EncoderModel": {"encoder_only": True}, "MT5EncoderModel": {"encoder_only": True}}
-    model_types: ClassVar = ("t5", "mt5")
+    model_types: ClassVar[tuple[str, ...]] = ("t5", "mt5")
 
     @property
     def longest(self) -> int:
@@ -63,7 +65,7 @@ class T5(Text):
                 for n, name in enumerate(parts := parts + ["EncDecAttention"] * (stack == "decoder")):
                     self._attention_weights(w, f"{at}.{n}.{name}", biased=i == n == 0)
                     w.norm(f"{at}.{n}.layer_norm", self.d_model, bias=False)
-                self._feed_forward_weights(w, f"{at}.{len(parts)}")
+                self._feed_forward_weights(w, f"{at}.{len(parts)}", self.mixture(stack, i))
             w.norm(f"{stack}.final_layer_norm", self.d_model, bias=False)
         if decoder and not self.tie_word_embeddings:
             w.linear("lm_head", self.d_model, self.vocabulary, bias=False)
@@ -77,10 +79,17 @@ class T5(Text):
         if biased:
             w.embedding(f"{at}.relative_attention_bias", self.relative_attention_num_buckets, self.num_heads)
 
-    def _feed_forward_weights(self, w: Weights, at: str) -> None:
-        for name in ("wi",) if self.feed_forward_proj == "relu" else ("wi_0", "wi_1"):
-            w.linear(f"{at}.DenseReluDense.{name}", self.d_model, self.d_ff, bias=False)
-        w.linear(f"{at}.DenseReluDense.wo", self.d_ff, self.d_model, bias=False)
+    def mixture(self, stack: str, layer: int) -> Experts | None:
+        """The experts of a block's feed-forward part, if it has some."""
+        return None
+
+    def _feed_forward_weights(self, w: Weights, at: str, experts: Experts | None) -> None:
+        if experts:
+            experts.weights(w, f"{at}.{self.inner}")
+        else:
+            for name in ("wi",) if self.feed_forward_proj == "relu" else ("wi_0", "wi_1"):
+                w.linear(f"{at}.{self.inner}.{name}", self.d_model, self.d_ff, bias=False)
+            w.linear(f"{at}.{self.inner}.wo", self.d_ff, self.d_model, bias=False)
         w.norm(f"{at}.layer_norm", self.d_model, bias=False)
 
     def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
@@ -116,7 +125,7 @@ class T5(Text):
                         with net.module("layer.1", "T5LayerCrossAttention"):
                             x, of_seen = self._attend(net, "EncDecAttention", x, seen, of_seen)
                     with net.module("layer.1" if seen is None else "layer.2", "T5LayerFF"):
-                        x = self._feed_forward(net, x)
+                        x = self._feed_forward(net, x, self.mixture(name, i))
             return net.dropout(net.rms_norm("final_layer_norm", x, NORM), self.dropout_rate)
 
     def _attend(
@@ -173,9 +182,12 @@ class T5(Text):
         y = net.permute(net.embedding("relative_attention_bias", bucket), (2, 0, 1))
         return net.view(y, (1, self.num_heads, length, length))
 
-    def _feed_forward(self, net: Net, x: Tensor) -> Tensor:
+    def _feed_forward(self, net: Net, x: Tensor, experts: Experts | None) -> Tensor:
         y, gated = net.rms_norm("layer_norm", x, NORM), self.feed_forward_proj != "relu"
-        with net.module("DenseReluDense", "T5DenseGatedActDense" if gated else "T5DenseActDense"):
+        kind = experts.kind if experts else "T5DenseGatedActDense" if gated else "T5DenseActDense"
+        with net.module(self.inner, kind):
+            if experts:
+                return net.add(x, net.dropout(experts(net, y), self.dropout_rate))
             if gated:
                 y = net.mul(net.gelu(net.linear("wi_0", y), "tanh"), net.linear("wi_1", y))
             else:

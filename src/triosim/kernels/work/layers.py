@@ -1,0 +1,59 @@
+"""The einsums of a whole workload: what a design has to map, each that differs once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.accelerator.problem import Problem
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.classes import classify
+from triosim.kernels.models.physical import GROUPS, work_of
+from triosim.kernels.work import einsums
+from triosim.kernels.work.einsums import Einsums
+from triosim.trace.calls import unique_calls
+from triosim.trace.tables import Trace
+
+
+def einsums_of(name: str, work: object, times: NDArray[np.float64]) -> list[Einsums]:
+    """Einsums of operators of one kind, one row each."""
+    if isinstance(work, einsums.Gemm):
+        return einsums.of_gemm(work, times)
+    if isinstance(work, einsums.ConvolutionCalls):
+        return einsums.of_convolution(work)
+    if isinstance(work, einsums.AttentionCalls):
+        return einsums.of_attention(work)
+    assert isinstance(work, einsums.ExpertCalls), name
+    return einsums.of_experts(work, times)
+
+
+def layers(trace: Trace, device: Accelerator) -> list[tuple[Problem, float]]:
+    """The einsums that differ, in order of first use, and how often each runs in the trace; each is named after the
+    operator that runs it first.
+
+    Args:
+        trace: the workload.
+        device: that types of elements are told for.
+    """
+    calls, row = unique_calls(trace, np.ones(len(trace)))
+    often = np.bincount(row, minlength=len(calls))
+    _, first = np.unique(row, return_index=True)
+    found: dict[object, tuple[Problem, float]] = {}
+    for call, parts in sorted(_parts(calls, device), key=lambda one: int(first[one[0]])):
+        for problem, times in parts:
+            key = (problem.dimensions, problem.bounds, problem.tensors)
+            known, before = found.get(key, (replace(problem, name=calls.operators.name[call]), 0.0))
+            found[key] = known, before + times * float(often[call])
+    return list(found.values())
+
+
+def _parts(calls: Trace, device: Accelerator) -> Iterator[tuple[int, Einsums]]:
+    classified = classify(calls, device)
+    for name, groups in GROUPS.items():
+        at = np.flatnonzero(np.isin(classified.group, groups))
+        if at.size and name != "stream":
+            work, times = work_of(name, calls, at, classified.dtype[at], np.ones(len(at)))
+            yield from zip(at.tolist(), einsums_of(name, work, times), strict=True)
