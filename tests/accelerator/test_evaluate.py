@@ -10,7 +10,7 @@ import pytest
 from tests.accelerator.designs import BUFFER, DRAM, MAC, PJ, REGISTERS, THREE, random_mapping
 from tests.data import shared
 from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
-from triosim.accelerator.evaluate import TIMINGS, as_json, evaluate
+from triosim.accelerator.evaluate import FILLING, TIMINGS, as_json, evaluate
 from triosim.accelerator.mapping import Level, Loop, MappingOf, nest_lines
 from triosim.accelerator.problem import attention, chained, convolution, einsum, gemm
 from triosim.accelerator.reading import read
@@ -143,6 +143,8 @@ def test_a_more_careful_reading_of_time_is_never_shorter(seed):
     mapping = random_mapping(seed, design, problem)
     cycles = [evaluate(design, problem, mapping, timing).cycles for timing in TIMINGS]
     assert cycles == sorted(cycles)
+    waiting = evaluate(design, problem, mapping, "double-buffer").binds == FILLING
+    assert waiting == (cycles[2] > 2 * cycles[1])
 
 
 ALL = (Loop("M", 4), Loop("N", 2), Loop("K", 6))

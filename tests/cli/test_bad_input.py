@@ -102,6 +102,9 @@ def test_a_workload_that_is_not_there(name: str, words: str) -> None:
             ("train", "mixtral-8x7b", "--system", "dgx-h100", "--ep", "8", "--parallelism", "diloco"),
             "workers of local steps (diloco) have experts of their own",
         ),
+        (("train", "llama-3-8b", "--device", "H100", "--recompute", "full/100"), "there are 32 blocks"),
+        (("train", "llama-3-8b", "--device", "H100", "--recompute", ""), "recompute is empty"),
+        (("explore", "eyeriss", "examples/accelerator/layer.toml", "--chart", "x.png"), "ends in .svg"),
         (
             ("search", "gpt2", "--system", "dgx-h100", "--under", "batch=64", "--price", "0", "--objective",
              "tokens-per-dollar"),

@@ -118,13 +118,15 @@ def test_times_of_repeated_modules_add_up() -> None:
 
 def test_wording() -> None:
     def plan(**sizes: Any) -> RunPlan:
-        ranks = sizes.get("dp", 1) * sizes.get("pp", 1)
+        ranks = sizes.pop("ranks", sizes.get("dp", 1) * sizes.get("pp", 1))
         given = {"dp": 1, "micro_batches": 1, "batch_size": 8, "global_batch_size": 16, "micro_batch_size": 1, **sizes}
         return RunPlan(ranks=ranks, **given)
 
     shown = plan_words(plan(dp=2, pp=4, micro_batches=8))
     assert shown == "training, global batch 16, dp 2, pp 4, 8 micro-batches, 1f1b"
     assert plan_words(plan(tp=2, parallelism=("sequence",))).endswith(", tp 2, sequence parallel")
+    context = {"parallelism": ("context",), "parallelism_options": {"cp": "8", "cp-style": "ring"}}
+    assert plan_words(plan(ranks=8, **context)) == "training, global batch 16, cp 8 (ring)"
     assert plan_words(plan()) == "training, global batch 16, one device"
     assert shorten("transformer.layers.3.mlp", 10) == "….3.mlp"
     assert shorten("transformer.layers.3.mlp", 19) == "….layers.3.mlp"

@@ -28,6 +28,8 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 TIMINGS = ("ideal", "bandwidth", "double-buffer")
+FILLING = "waiting for fills"
+"""What binds where units wait longer for stores to be filled than they or any port work."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Evaluation:
         accesses: for every store, from the outermost, each tensor that it keeps.
         leakage_j: (store, joules).
         compute_j: joules of all multiplications.
-        binds: ``"compute"``, or a store and port such as ``"DRAM read"``.
+        binds: ``"compute"``, a store and port such as ``"DRAM read"``, or :data:`FILLING`.
         port_cycles: (store, cycles of reading, cycles of writing) at the bandwidth.
         clock_hz: cycles in a second; None where nobody stated it.
         assumed: components whose energies nobody stated, with what was taken for them.
@@ -292,6 +294,9 @@ def evaluation(nest: LoopNest, found: MappingCosts, mapping: MappingOf, timing: 
              for p, port in enumerate(("read", "write"))}  # fmt: skip
     busiest = max(ports, key=lambda port: ports[port])
     binds = busiest if timing != "ideal" and ports[busiest] > counts.steps[b] else "compute"
+    alone = max(ports[busiest], counts.steps[b]) if timing != "ideal" else counts.steps[b]
+    if found.cycles[b] > 2 * alone:  # of stores with one copy of their tiles
+        binds = FILLING
     made = Evaluation(
         architecture=nest.architecture.name, problem=nest.problem.name, mapping=mapping, timing=timing,
         computes=nest.problem.computes, cycles=float(found.cycles[b]),

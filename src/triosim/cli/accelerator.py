@@ -135,6 +135,9 @@ def evaluate(
     if found.array is not None and found.architecture is None:
         if page is not None:
             raise InputError("--report: a systolic array of closed form has no levels to draw: describe it as a design")
+        if mapping is not None or ragged:
+            given = "--ragged" if mapping is None else str(mapping)
+            raise InputError(f"{given}: a systolic array of closed form has its own mapping: leave it out")
         _evaluate_array(found, form, timing, json, stats, ert)
     else:
         from triosim.report.accelerator_page import DrawnCase, write

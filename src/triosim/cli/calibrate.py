@@ -63,7 +63,7 @@ def calibrate(
         typer.Option(
             "--threads",
             metavar="N",
-            help="Threads of a processor that share a kernel (default 1).",
+            help="Threads of a processor that share a kernel (default 1; of numpy as many as it was started with).",
             show_default=False,
             rich_help_panel=MEASURED,
         ),
@@ -255,6 +255,10 @@ def calibrate(
         write(iterations, output or Path("composition.json"))
         return
     if run:
+        if runtime == "numpy" and threads is None:
+            from triosim.sources.runtimes.numpy_runtime import started_threads
+
+            threads = started_threads()
         made = _measured(device, _seconds(budget or "4m"), runtime or "torch", threads or 1)
     else:
         made = _of_trace(str(trace), device, step, budget)

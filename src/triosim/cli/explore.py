@@ -74,6 +74,8 @@ def explore(
     if mappings < 1:
         raise InputError(f"--mappings {mappings}: the least is 1")
     names = tuple(word.strip() for word in objectives.split(","))
+    if chart is not None and chart.suffix.lower() not in (".svg", ""):
+        raise InputError(f"--chart {chart}: the picture is SVG: give a name that ends in .svg")
     if chart is not None and len(names) < 2:
         raise InputError("--chart shows two objectives: name two")
     found = read([presets.known(design), *problems])

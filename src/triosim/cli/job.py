@@ -102,7 +102,7 @@ def job(
         storage=None if storage is None else parse_bandwidth(storage, "--storage"),
         staging=None if staging is None else parse_bandwidth(staging, "--asynchronous"),
         checkpoint_bytes=None if size is None else parse_bytes(size, "--checkpoint-size"),
-        runs=_at_least(runs, "--runs") or 1, seed=_at_least(seed, "--seed", 0) or 0,
+        runs=_runs(runs), seed=_at_least(seed, "--seed", 0) or 0,
     )  # fmt: skip
     found = predict(read(result), options)
     present(found, "job", json, to_dict, show)
@@ -118,6 +118,16 @@ def _at_least(value: int | None, what: str, least: int = 1) -> int | None:
     if value is not None and value < least:
         raise InputError(f"{what} must be at least {least}, got {value}")
     return value
+
+
+def _runs(count: int) -> int:
+    if count > MOST_RUNS:
+        raise InputError(f"--runs {count:,}: the most is {MOST_RUNS:,}, after which figures hardly move")
+    return _at_least(count, "--runs") or 1
+
+
+MOST_RUNS = 1_000_000
+"""Random runs of a job, beyond which a number is a slip."""
 
 
 def _evaluation(text: str | None) -> JobEvaluation | None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from triosim.accelerator import energies
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
-from triosim.accelerator.evaluate import Evaluation
+from triosim.accelerator.evaluate import FILLING, Evaluation
 from triosim.accelerator.mapper import Search
 from triosim.accelerator.mapping import nest_lines
 from triosim.accelerator.problem import Problem
@@ -85,6 +85,8 @@ def cycles_alone(found: Evaluation) -> list[tuple[str, float]]:
     rows = [("compute", found.computes / found.used)]
     for store, reading, writing in found.port_cycles:
         rows += [(f"{store} {port}", value) for port, value in (("read", reading), ("write", writing)) if value]
+    if found.timing == "double-buffer" and (waiting := found.cycles - max(value for _, value in rows)) > 0:
+        rows.append((FILLING, waiting))
     return rows
 
 

@@ -119,8 +119,15 @@ def regions(facts: StepFacts, which: str) -> list[Region]:
     policy, _, nth = which.partition("/")
     if nth and not (nth.isdecimal() and int(nth)):
         raise PlanError(f"recompute {which}: write full/N for every N-th block, N from 1 on")
+    if not policy:
+        raise PlanError("recompute is empty: give none, full, selective or another policy")
     every, policy = int(nth or 1), SYNONYMS.get(policy, policy)
-    chosen = _blocks(facts)[every - 1 :: every]  # the second, fourth, ... of full/2, as torchtitan counts
+    there = _blocks(facts)
+    chosen = there[every - 1 :: every]  # the second, fourth, ... of full/2, as torchtitan counts
+    if there and every > len(there):
+        raise PlanError(
+            f"recompute {which}: there are {len(there)} blocks, and none is the {every}th: give a smaller N"
+        )
     if policy == "selective":
         found = [Region(rows, rows) for rows in _attention_cores(facts)[every - 1 :: every]]
     elif policy in POLICIES:

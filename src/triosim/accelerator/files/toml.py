@@ -193,6 +193,8 @@ def _architecture(table: _TomlTable, rows: list[_TomlTable]) -> Architecture:
     name = table.text("name", Path(table.where).stem)
     clock = _clock(table)
     technology = table.text("technology", "")
+    if technology and not re.match(r"\s*[^\d-]*\d", technology):
+        raise InputError(f"{table.where}: technology {quoted(technology)} names no process: give one such as 45nm")
     sources = table.table("sources")
     cited = tuple((key, str(value)) for key, value in sources.values.items())
     table.take("about")

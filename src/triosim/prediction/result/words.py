@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from triosim.core.errors import printable
 from triosim.core.units import format_bytes, format_count, format_share, format_time
@@ -47,8 +48,9 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
     words += [f"global batch {plan.global_batch_size}"] if batch_known else []
     if plan.sequence_length:
         words.append(f"{plan.sequence_length} tokens")
-    words += [f"{axis} {getattr(plan, axis)}" for axis in _SIZES if getattr(plan, axis, 1) > 1] or ["one device"]
-    words += [f"{Path(rule).stem} parallel" for rule in plan.parallelism]
+    sizes = [f"{axis} {getattr(plan, axis)}" for axis in _SIZES if getattr(plan, axis, 1) > 1]
+    words += sizes or (["one device"] if plan.ranks == 1 else [])
+    words += [_rule_words(rule, plan.parallelism_options) for rule in plan.parallelism]
     if plan.micro_batches > 1:
         words.append(f"{plan.micro_batches} micro-batches")
     if plan.pp > 1:
@@ -66,6 +68,18 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
     if plan.offload:
         words.append(f"offload {' + '.join(plan.offload)}")
     return ", ".join(words)
+
+
+def _rule_words(rule: str, options: Mapping[str, Any]) -> str:
+    """A rule of parallelism with its size where it has one: ``"cp 8 (ring)"``, ``"ep 8"``, ``"sequence parallel"``."""
+    size = _SIZE_OF_RULE.get(rule, "")
+    if size not in options:
+        return f"{Path(rule).stem} parallel"
+    style = options.get("cp-style", options.get("cp_style"))
+    return f"{size} {options[size]}" + (f" ({style})" if rule == "context" and style else "")
+
+
+_SIZE_OF_RULE = {"context": "cp", "experts": "ep"}
 
 
 def subtitle(result: Result) -> str:

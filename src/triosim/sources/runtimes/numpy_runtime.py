@@ -24,6 +24,12 @@ _SHORT_S = 200e-6
 Array = NDArray[Any]
 
 
+def started_threads() -> int:
+    """Threads that numpy's products were started with, which cannot be changed any more."""
+    stated = [int(value) for name in _VARIABLES if (value := os.environ.get(name, "")).isdigit()]
+    return min(stated, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+
+
 class NumpyRuntime:
     """See :class:`~triosim.sources.runtimes.runtime.InferenceRuntime`.
 
@@ -34,8 +40,7 @@ class NumpyRuntime:
     name = "numpy"
 
     def __init__(self, threads: int) -> None:
-        stated = [int(value) for name in _VARIABLES if (value := os.environ.get(name, "")).isdigit()]
-        started = min(stated, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        started = started_threads()
         if threads != started:
             raise refuse_threads(
                 "numpy", threads, f"it was started with {started}; set {_VARIABLES[0]}={threads} before"
