@@ -104,6 +104,11 @@ def test_a_workload_that_is_not_there(name: str, words: str) -> None:
         ),
         (("train", "llama-3-8b", "--device", "H100", "--recompute", "full/100"), "there are 32 blocks"),
         (("train", "llama-3-8b", "--device", "H100", "--recompute", ""), "recompute is empty"),
+        (
+            ("serve", "llama-3-8b", "--device", "H100", "--arrivals", "poisson:4", "--lengths", "uniform:128-512",
+             "--requests", "50", "--kv-blocks", "99999999"),
+            "at most 31324 fit",
+        ),
         (("explore", "eyeriss", "examples/accelerator/layer.toml", "--chart", "x.png"), "ends in .svg"),
         (
             ("search", "gpt2", "--system", "dgx-h100", "--under", "batch=64", "--price", "0", "--objective",

@@ -14,6 +14,7 @@ from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import configured
 from triosim.core.registry import Registry
+from triosim.core.units import format_bytes
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.plan import divisors
@@ -531,21 +532,36 @@ def _with_drafts(times: ModelTimes, drafter: Drafter | None) -> StepTimes:
 def _memory(
     own: Pool, model: ServedModel, device: Accelerator, policy: Policy, drafter: Drafter | None
 ) -> ReplicaMemory | None:
-    """None where the blocks are given."""
-    if own.blocks is not None:
-        return None
+    """None where the blocks are given.
+
+    Raises:
+        InputError: there is no room, or not for the blocks that are given.
+    """
     beside = drafter.weights if drafter else 0.0
     if own.adapters is not None:
         plan = parse_adapters(own.adapters)
         beside += plan.slots * plan.bytes(model, own.tensor_parallel)
-    return memory(
-        model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
-        tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
-        tensor_parallel=own.tensor_parallel, stages=own.stages, attention_ranks=own.attention_ranks,
-        utilisation=share_of(own, device, policy),
-        static=policy.static, beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
-        groups=groups_of(own, model, policy),
-    )  # fmt: skip
+
+    def kept(share: float) -> ReplicaMemory:
+        return memory(
+            model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
+            tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
+            tensor_parallel=own.tensor_parallel, stages=own.stages, attention_ranks=own.attention_ranks,
+            utilisation=share, static=policy.static, beside=beside,
+            kv_beside=drafter.kv_token if drafter else 0.0, groups=groups_of(own, model, policy),
+        )  # fmt: skip
+
+    if own.blocks is None:
+        return kept(share_of(own, device, policy))
+    if device.memory_bytes:
+        whole = kept(1.0)
+        if own.blocks > whole.blocks + (whole.activations + whole.context) / whole.block:
+            needs = format_bytes(own.blocks * whole.block)
+            raise InputError(
+                f"--kv-blocks {own.blocks} take {needs} beside {format_bytes(whole.weights)} of weights, and "
+                f"{device.name} has {format_bytes(whole.capacity)}: at most {whole.blocks} fit"
+            )
+    return None
 
 
 def default_engine(model: str) -> str:
