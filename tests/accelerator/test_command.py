@@ -208,3 +208,20 @@ def test_numbers_beyond_what_a_clock_counts_are_one_sentence(tmp_path: Path) -> 
     file = tmp_path / "tiles.json"
     file.write_text(json.dumps({"schema": "triosim/tiles/1", "cores": 1, "tiles": [{"name": "a", "cycles": 1e17}]}))
     assert "the most is 1e+12" in run("accelerator", "play", file, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('at = "PE"\nfactors = "Z=4"', "unknown dimension 'Z': known: C, M, N, P, Q, R, S"),
+        ('at = "PE"\ninnermost = "Z"', "unknown dimension 'Z'"),
+        ('at = "buffer"\nbypass = ["Nope"]', "unknown tensor 'Nope'"),
+        ('at = "buffer"\nkeep = ["Weights"]\nbypass = ["Weights"]', "Weights is both kept and passed by"),
+    ],
+)
+def test_constraints_of_what_no_problem_has_are_refused(body: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text(f"[[constraint]]\n{body}\n")
+    design, layer = "examples/accelerator/little.toml", "examples/accelerator/layer.toml"
+    done = run("accelerator", "map", design, layer, "--budget", "300", "--also", file, code=2)
+    assert words in done.stderr

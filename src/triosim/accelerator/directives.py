@@ -14,7 +14,7 @@ from typing import Any
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store
 from triosim.accelerator.mapping import Level, Loop, MappingOf
-from triosim.accelerator.problem import Problem
+from triosim.accelerator.problem import ROLES, Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
@@ -186,6 +186,30 @@ class Directives:
                 inner, row.split,
             ))  # fmt: skip
         return Constraints(tuple(levels), tuple(keeps))
+
+    def check_names(self, problems: Sequence[Problem], files: Sequence[str]) -> None:
+        """Refuse what some files say of dimensions and tensors that no problem has.
+
+        A ready design says things of convolutions that a product lacks; who writes a constraint means it.
+
+        Raises:
+            InputError: the name, and those that there are; or a tensor is both kept and passed by.
+        """
+        dimensions = list(dict.fromkeys(d for problem in problems for d in problem.dimensions))
+        tensors = list(dict.fromkeys([t.name for problem in problems for t in problem.tensors] + list(ROLES)))
+        for row in self.rows:
+            if not row.where.startswith(tuple(files)):
+                continue
+            letters = row.permutation if all(len(d) == 1 for d in dimensions) else ()
+            order = letters if isinstance(row.permutation, str) else row.permutation
+            for name in (*(d for d, _, _ in row.factors), *order):
+                if name not in dimensions:
+                    raise InputError(f"{row.where}: {unknown('dimension', name, dimensions)}")
+            for name in (*row.keep, *(() if row.bypass == ALL_OTHERS else row.bypass)):
+                if name not in tensors:
+                    raise InputError(f"{row.where}: {unknown('tensor', name, tensors)}")
+            if both := set(row.keep) & set(row.bypass):
+                raise InputError(f"{row.where}: {sorted(both)[0]} is both kept and passed by: say one of them")
 
 
 def _node(row: Directive, architecture: Architecture) -> Store | FanOut | None:

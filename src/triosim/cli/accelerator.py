@@ -268,6 +268,8 @@ def map_(
     if output is not None and len(found.problems) > 1:
         raise InputError("--output writes one mapping, and there are several problems: give one of them")
     architecture = found.design
+    if found.constraints and not times:
+        found.constraints.check_names(found.problems, [str(path) for path in (problem, *(also or []))])
     rows = []
     for one in found.problems:
         rules = found.constraints.constraints(architecture, one) if found.constraints else Constraints()
