@@ -88,6 +88,7 @@ def test_a_workload_that_is_not_there(name: str, words: str) -> None:
     ("words", "says"),
     [
         (("train", "resnet50", "--system", "dgx-h100", "--batch-size", "8", "--post", "dpo"), "writes no text"),
+        (("train", "bert-base", "--system", "dgx-h100", "--batch-size", "8", "--post", "dpo"), "writes no text"),
         (("train", "gpt2", "--device", "H100", "--constant", "life.years=0"), "life.years is divided by"),
         (("infer", "llama-3-8b", "--device", "simba", "--prompt", "8", "--output", "2"), "which is a design"),
         (

@@ -11,8 +11,8 @@ import triosim
 from triosim.core.errors import InputError
 from triosim.serving.deployment import Deployment, serve
 from triosim.serving.expert_ranks import ExpertRanks
-from triosim.serving.kernel_times import NOTHING_MOVED
-from triosim.serving.model import ServedExperts, served_model
+from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
+from triosim.serving.model import PRECISIONS, ServedExperts, served_model
 from triosim.serving.pool import Pool, kernels_of
 from triosim.serving.traffic import traffic
 
@@ -37,14 +37,14 @@ def test_the_fullest_of_drawn_choices_is_what_is_said(ranks: int, tokens: int) -
 
 def test_one_rank_has_all() -> None:
     n = np.array([1.0, 7.0, 1000.0])
-    of = ExpertRanks(1, 8)
+    of = ExpertRanks()
     assert of.rows(n, OF_DEEPSEEK).tolist() == (8 * n).tolist()
     assert of.touched(n, OF_DEEPSEEK) == pytest.approx(np.maximum(256 * (1 - (1 - 8 / 256) ** n), 8))
 
 
 def test_skew_moves_rows_to_the_fullest() -> None:
     n = np.array([1e6])
-    even, skewed = (float(ExpertRanks(8, 1, skew).rows(n, OF_DEEPSEEK)[0]) for skew in (1.0, 1.5))
+    even, skewed = (float(ExpertRanks(8, skew).rows(n, OF_DEEPSEEK)[0]) for skew in (1.0, 1.5))
     assert even == pytest.approx(1e6, rel=0.01)
     assert skewed == pytest.approx(1.5e6, rel=0.01)
 
@@ -60,6 +60,16 @@ def test_few_tokens_read_more_experts_of_one_device_and_long_prompts_fill_wider_
     assert 1.1 * seconds(16) < 1.05 * seconds(16, expert_ranks=4) < seconds(16, expert_ranks=8) < 1.5 * seconds(16)
     assert seconds(16_384, expert_ranks=8) < 0.9 * seconds(16_384)
     assert seconds(16_384, expert_ranks=8, expert_skew=2.0) > 1.5 * seconds(16_384, expert_ranks=8)
+
+
+def test_without_ranks_of_experts_all_devices_divide_each() -> None:
+    """Kernels that no pool made, those of a drafter for one: a prompt's experts take an eighth on eight devices."""
+    model, device, n = served_model("mixtral-8x7b"), triosim.system("dgx-h100").models[0], np.array([16_384.0])
+    one, eight = (
+        float(ServingKernels(model, device, PRECISIONS["bf16"], tensor_parallel=tp).operators(n)["experts"][0])
+        for tp in (1, 8)
+    )
+    assert one / 9 < eight < one / 6
 
 
 def test_a_replica_with_ranks_of_experts_serves() -> None:

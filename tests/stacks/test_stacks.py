@@ -108,7 +108,15 @@ def test_a_host_that_waits_for_transfers_launches_anew_after_each() -> None:
         (n, host, waits): triosim.simulate(
             trace,
             system,
-            Plan(dp=1, pp=2, idle_ok=True, micro_batches=n, batch_size=8 * n, stack=Stack(blocking_transfers=waits)),
+            Plan(
+                dp=1,
+                pp=2,
+                idle_ok=True,
+                micro_batches=n,
+                batch_size=8 * n,
+                stages=("transformer.ln_f",),
+                stack=Stack(blocking_transfers=waits),
+            ),
             Fidelity(host=host),
             fit=False,
         )
@@ -118,7 +126,7 @@ def test_a_host_that_waits_for_transfers_launches_anew_after_each() -> None:
     more = {key[:2]: took[key].iteration_time_s - took[(*key[:2], False)].iteration_time_s for key in took if key[2]}
     assert more[1, "compiled"] == pytest.approx(2 * (6e-6 + 2e-6)), "forwards, backwards"
     assert more[4, "compiled"] > 2 * more[1, "compiled"]
-    assert more[4, "large-model"] > 2.5 * more[4, "compiled"], "short kernels after a transfer wait for the host"
+    assert more[4, "large-model"] > 5 * more[4, "compiled"], "short kernels after a transfer wait for the host"
     assert more[1, "graph"] == more[1, "none"] == 0
     assert "waits for every transfer" in " ".join(took[1, "compiled", True].sources)
 

@@ -640,7 +640,9 @@ def decoding(folder: Path) -> Figures:
         label = f"{backend} tp{tensor_parallel} dp{ranks} ep{experts}"
         found[label] = {"rows": len(rows), "tpot": errors}
         off = np.array(errors)
-        print(f"{label:24}{len(off):4} rows, TPOT {np.abs(off).mean():6.1%} (bias {off.mean():+6.1%})")
+        worst = off[np.abs(off).argmax()]
+        mean = f"TPOT {np.abs(off).mean():6.1%} (bias {off.mean():+6.1%}, worst {worst:+6.1%})"
+        print(f"{label:24}{len(off):4} rows, {mean}")
     every = np.concatenate([one["tpot"] for one in found.values()]) if found else np.zeros(0)
     if len(every):
         found["tpot"] = float(np.abs(every).mean())

@@ -80,7 +80,7 @@ def _with_layers(found: Contents, design: str, workload: Path) -> tuple[Contents
     from triosim.cli.workloads import load_workload
     from triosim.core.errors import InputError
     from triosim.hardware.build import accelerator
-    from triosim.kernels.work.layers import layers
+    from triosim.kernels.layers import layers
 
     if found.array is not None:
         raise InputError(

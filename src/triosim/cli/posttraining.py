@@ -32,6 +32,7 @@ def post_training(options: TrainOptions) -> None:
     from triosim.cli.fields import given
     from triosim.cli.outputs import present
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.cli.workloads import family_of
     from triosim.core.outputs import check_distinct
     from triosim.posttraining.prediction import predict
     from triosim.posttraining.recipe import recipe
@@ -58,7 +59,8 @@ def post_training(options: TrainOptions) -> None:
         adapters = options.lora is not None
         models = asked.models(adapters)
         policy = step(options, True)
-        if not _writes(options.workload):
+        family = family_of(options.workload)
+        if family is not None and not family.writes:  # of a trace nobody knows
             raise InputError(
                 f"--post: {options.workload} writes no text: post-training is of models that answer prompts"
             )
@@ -73,18 +75,6 @@ def post_training(options: TrainOptions) -> None:
                 f"answers: serve as many (--requests {found.samples}), or change the batch"
             )
     present(found, "result", options.json, to_dict, show)
-
-
-def _writes(name: str) -> bool:
-    """Whether a model by name is a decoder, or an encoder with one; of a trace nobody knows, and it is taken to be."""
-    from triosim.sources.modelling import configured, is_named
-    from triosim.sources.models._decoder import Decoder
-    from triosim.sources.models.t5 import T5
-
-    if not is_named(name):
-        return True
-    family = configured(name)
-    return isinstance(family, Decoder | T5) or type(family).__name__ == "GPT"
 
 
 def _trace(options: TrainOptions, model: StepModel, policy: Trace) -> Trace:

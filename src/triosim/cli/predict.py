@@ -76,8 +76,6 @@ def _predict(options: Options, training: bool) -> None:
     with progress_bar() as progress:
         progress("reading the workload")
         trace, system, plan, fidelity = job(options, training)
-        if training and trace.meta.made_by in ("onnx", "nn-meter"):
-            raise InputError(f"{options.workload} holds a network without its training: give triosim infer")
         from triosim.cli.workloads import load_workload
         from triosim.prediction.simulate import simulate
 
@@ -170,6 +168,8 @@ def step(options: Options, training: bool) -> Trace:
         input_shapes=_shapes(options.input_shape),
         unused=_runs_unused(options.operator_times),
     )
+    if training and trace.meta.made_by in ("onnx", "nn-meter"):
+        raise InputError(f"{options.workload} holds a network without its training: give triosim infer")
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:
             raise InputError(f"--trace-batch-size must be at least 1, got {options.trace_batch_size}")

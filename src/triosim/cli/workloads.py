@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from triosim.core.errors import InputError, no_such_file, says_where, unknown
 
 if TYPE_CHECKING:
+    from triosim.sources.modelling import Family
     from triosim.stacks import Stack
     from triosim.trace.tables import Trace
 
@@ -73,6 +74,18 @@ def load_workload(
     if of_model:
         raise InputError(f"{name} is a trace, of which no other model can be made: name a model")
     return reading.read(path, step=step or "median", shapes=input_shapes, unused=unused)
+
+
+def family_of(name: str) -> Family | None:
+    """The configuration of a model by name or of a configuration file; None of a trace.
+
+    Raises:
+        InputError: as of :func:`load_workload`.
+    """
+    from triosim.sources import modelling, reading
+
+    is_trace = os.path.exists(name) and reading.recognised(Path(name))
+    return None if is_trace else modelling.configured(name)
 
 
 def _not_there(name: str) -> InputError:

@@ -165,14 +165,9 @@ def layers(rows: Sequence[tuple[Problem, float, Evaluation]], console: Console) 
     for one, times, best in rows:
         loops = " ".join(f"{d}={n}" for d, n in zip(one.dimensions, one.bounds, strict=True) if n > 1)
         table.add_row(
-            one.name,
-            loops,
-            f"{times:g}",
-            _count(best.cycles),
-            share(best.utilization),
-            joules(best.energy_j),
+            one.name, loops, f"{times:g}", _count(best.cycles), share(best.utilization), joules(best.energy_j),
             best.binds,
-        )
+        )  # fmt: skip
     table.add_row(
         "all", "", "", _count(sum(times * best.cycles for _, times, best in rows)), "",
         joules(sum(times * best.energy_j for _, times, best in rows)), "",

@@ -30,12 +30,10 @@ class ExpertRanks:
 
     Attributes:
         ranks: that have experts of their own.
-        divided: devices of each rank, which divide each of its experts.
         skew: how many times the mean the experts of the fullest rank are chosen, but for chance.
     """
 
     ranks: int = 1
-    divided: int = 1
     skew: float = 1.0
 
     @cached_property

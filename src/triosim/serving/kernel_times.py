@@ -85,7 +85,8 @@ class ServingKernels:
         family: of attention kernels (:data:`triosim.kernels.work.attention.FAMILIES`).
         moved: how far off the models are taken to be.
         experts_apart: whether routed experts are left out, which devices beyond these share.
-        expert_ranks: which devices have whole experts; where none has, ``tensor_parallel`` divide each.
+        expert_ranks: of the devices of ``tensor_parallel``, those with experts of their own; the devices of a rank
+            divide each of its experts.
         held: the clock that a power cap or a clock limit leaves; None at the full clock.
     """
 
@@ -213,17 +214,19 @@ class ServingKernels:
             + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
         }
         if not self.experts_apart:
-            found["experts"] = self._routed(n, own, self.expert_ranks)
+            inner = own.inner * self.expert_ranks.ranks / self.tensor_parallel
+            found["experts"] = self._routed(n, own, inner, self.expert_ranks)
         if own.shared:
             always = self._feed_forward(n, own.shared / self.tensor_parallel)
             found |= {f"shared_{name}": seconds for name, seconds in always.items()}
         return found
 
-    def _routed(self, n: NDArray[np.float64], own: ServedExperts, ranks: ExpertRanks) -> Seconds:
-        """The grouped products that so many tokens choose, on the fullest of the devices that share the experts."""
+    def _routed(self, n: NDArray[np.float64], own: ServedExperts, inner: float, ranks: ExpertRanks) -> Seconds:
+        """The grouped products that so many tokens choose, on the fullest of the devices that share the experts, each
+        with so much of the inner width of its own."""
         stored = self.precision
         calls = experts(
-            ranks.rows(n, own) / own.chosen, own.chosen, self.model.width, own.inner / ranks.divided,
+            ranks.rows(n, own) / own.chosen, own.chosen, self.model.width, inner,
             ranks.touched(n, own), dtype=stored.multiplied, weight_dtype=stored.stored,
             family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
         )  # fmt: skip
@@ -231,7 +234,8 @@ class ServingKernels:
         return self._price(calls, self.moved.products)
 
     def routed(self, tokens: ArrayLike, ranks: ExpertRanks) -> Seconds:
-        """Seconds of the routed experts of all layers on the fullest of the devices that share them.
+        """Seconds of the routed experts of all layers on the fullest of the devices that share them, each with whole
+        ones.
 
         Args:
             tokens: that choose, on all devices.
@@ -241,7 +245,7 @@ class ServingKernels:
         total = np.zeros(n.shape)
         for kind in self.model.kinds:
             if kind.experts is not None:
-                total += kind.count * self._routed(n, kind.experts, ranks)
+                total += kind.count * self._routed(n, kind.experts, kind.experts.inner, ranks)
         return total
 
     def layer(self, tokens: ArrayLike) -> Seconds:

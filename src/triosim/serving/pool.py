@@ -150,9 +150,8 @@ class Pool:
     @property
     def experts(self) -> ExpertRanks:
         """The devices that share the experts of each layer."""
-        if self.attention_ranks > 1:
-            return ExpertRanks(self.attention_ranks * self.tensor_parallel, 1, self.expert_skew)
-        return ExpertRanks(self.expert_ranks, self.tensor_parallel // self.expert_ranks, self.expert_skew)
+        every = self.attention_ranks * self.tensor_parallel
+        return ExpertRanks(every if self.attention_ranks > 1 else self.expert_ranks, self.expert_skew)
 
     @property
     def cores(self) -> int:

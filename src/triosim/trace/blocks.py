@@ -47,7 +47,7 @@ def blocks(trace: Trace) -> Blocks:
     return _blocks(trace.modules, operators.phase, operators.view, operators.module)
 
 
-@kept(4)
+@kept(16)
 def _blocks(modules: Modules, phase: NDArray[np.int8], view: NDArray[np.bool_], module: NDArray[np.int32]) -> Blocks:
     """Blocks from what they depend on: the modules, and three columns of the operators."""
     work = _operators_within(modules, phase, view, module)

@@ -27,8 +27,7 @@ from triosim.kernels.classes import NOTHING, classify
 from triosim.kernels.estimate import Estimates, Limit, OperatorJoules, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.physical import GROUPS, work_of
-from triosim.kernels.work.einsums import Einsums
-from triosim.kernels.work.layers import einsums_of
+from triosim.kernels.work.einsums import Einsums, einsums_of
 from triosim.trace.calls import unique_calls
 from triosim.trace.tables import ITEM_BYTES, Trace
 

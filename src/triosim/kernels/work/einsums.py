@@ -102,3 +102,15 @@ def of_experts(work: ExpertCalls, times: NDArray[np.float64]) -> list[Einsums]:
         out = product(m=tokens, n=hidden, k=inner, batch=experts)
         found.append([(into, count * (2.0 if work.gated[row] else 1.0)), (out, count)])
     return found
+
+
+def einsums_of(name: str, work: object, times: NDArray[np.float64]) -> list[Einsums]:
+    """Einsums of operators of one kind, one row each."""
+    if isinstance(work, Gemm):
+        return of_gemm(work, times)
+    if isinstance(work, ConvolutionCalls):
+        return of_convolution(work)
+    if isinstance(work, AttentionCalls):
+        return of_attention(work)
+    assert isinstance(work, ExpertCalls), name
+    return of_experts(work, times)

@@ -70,6 +70,9 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
     return ", ".join(words)
 
 
+_SIZE_OF_RULE = {"context": "cp", "experts": "ep"}
+
+
 def _rule_words(rule: str, options: Mapping[str, Any]) -> str:
     """A rule of parallelism with its size where it has one: ``"cp 8 (ring)"``, ``"ep 8"``, ``"sequence parallel"``."""
     size = _SIZE_OF_RULE.get(rule, "")
@@ -77,9 +80,6 @@ def _rule_words(rule: str, options: Mapping[str, Any]) -> str:
         return f"{Path(rule).stem} parallel"
     style = options.get("cp-style", options.get("cp_style"))
     return f"{size} {options[size]}" + (f" ({style})" if rule == "context" and style else "")
-
-
-_SIZE_OF_RULE = {"context": "cp", "experts": "ep"}
 
 
 def subtitle(result: Result) -> str:

@@ -32,6 +32,7 @@ class BERTLike(Text):
     """What the names of its classes begin with; of its body in lower case."""
     fixed: ClassVar = {"hidden_act": "gelu", "is_decoder": False, "position_embedding_type": "absolute"}
     bounded: ClassVar = True
+    writes: ClassVar = False
 
     @property
     def longest(self) -> int:

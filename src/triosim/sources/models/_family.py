@@ -33,6 +33,7 @@ class Family(ABC):
         precision, optimizer: what is usual.
         reads: what it reads, for messages.
         sized_by: the option that says how large a sample is, ``sequence_length``, ``image_size`` or none.
+        writes: whether it answers a text with a text, token by token.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
@@ -44,6 +45,7 @@ class Family(ABC):
     optimizer: ClassVar[str]
     reads: ClassVar[str]
     sized_by: ClassVar[str] = ""
+    writes: ClassVar[bool] = False
 
     def problem(self) -> str:
         """What is wrong with the configuration, or ``""``."""
@@ -81,6 +83,7 @@ class Text(Family):
     optimizer = "adamw"
     reads = "text"
     sized_by = "sequence_length"
+    writes = True
     bounded: ClassVar[bool] = False
     vocab_size: int
 

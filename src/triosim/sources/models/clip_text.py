@@ -46,6 +46,7 @@ class CLIPText(Decoder):
     architectures: ClassVar = {"CLIPTextModelWithProjection": {"projected": True}}
     fixed: ClassVar = {"hidden_act": ("quick_gelu", "gelu")}
     bounded: ClassVar = True
+    writes: ClassVar = False
 
     @property
     def width(self) -> int:

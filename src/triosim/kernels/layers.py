@@ -6,28 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triosim.accelerator.problem import Problem
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.classes import classify
 from triosim.kernels.models.physical import GROUPS, work_of
-from triosim.kernels.work import einsums
-from triosim.kernels.work.einsums import Einsums
+from triosim.kernels.work.einsums import Einsums, einsums_of
 from triosim.trace.calls import unique_calls
 from triosim.trace.tables import Trace
-
-
-def einsums_of(name: str, work: object, times: NDArray[np.float64]) -> list[Einsums]:
-    """Einsums of operators of one kind, one row each."""
-    if isinstance(work, einsums.Gemm):
-        return einsums.of_gemm(work, times)
-    if isinstance(work, einsums.ConvolutionCalls):
-        return einsums.of_convolution(work)
-    if isinstance(work, einsums.AttentionCalls):
-        return einsums.of_attention(work)
-    assert isinstance(work, einsums.ExpertCalls), name
-    return einsums.of_experts(work, times)
 
 
 def layers(trace: Trace, device: Accelerator) -> list[tuple[Problem, float]]:
