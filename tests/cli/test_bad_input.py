@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,16 @@ def test_what_does_not_go_together_is_a_sentence(words: tuple[str, ...], says: s
     done = run(*words, code=2)
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_post_training_reads_what_a_configuration_is_of_and_not_what_it_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "llama-3-8b"
+    folder.mkdir()
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
+    for workload in (folder, folder / "config.json", "llama-3-8b"):
+        done = run("train", workload, "--system", "dgx-h100", "--post", "dpo", "--batch-size", 8, cwd=tmp_path, code=2)
+        assert "writes no text" in done.stderr
 
 
 def test_a_model_needs_a_device() -> None:

@@ -55,7 +55,7 @@ def load_workload(
         raise InputError(
             f"--input-shape is for ONNX models; {name} says what it reads by --seq-len or its configuration"
         )
-    if exists and not is_trace and (path.suffix.lower() in _CONFIGURATIONS or modelling.is_model_folder(path)):
+    if not is_trace and _is_configuration(path):
         _refuse_step(step, name)
         return modelling.from_file(path, **options)
     if not is_trace and modelling.is_named(name):
@@ -84,8 +84,17 @@ def family_of(name: str) -> Family | None:
     """
     from triosim.sources import modelling, reading
 
-    is_trace = os.path.exists(name) and reading.recognised(Path(name))
-    return None if is_trace else modelling.configured(name)
+    path = Path(name)
+    if path.exists() and reading.recognised(path):
+        return None
+    return modelling.configured(path if _is_configuration(path) else name)
+
+
+def _is_configuration(path: Path) -> bool:
+    """Whether what is no trace is there and describes a model."""
+    from triosim.sources import modelling
+
+    return path.exists() and (path.suffix.lower() in _CONFIGURATIONS or modelling.is_model_folder(path))
 
 
 def _not_there(name: str) -> InputError:

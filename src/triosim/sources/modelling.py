@@ -292,17 +292,17 @@ def is_model_folder(path: Path) -> bool:
     return (path / CONFIGURATION).is_file()
 
 
-def configured(name: str, configuration: Mapping[str, Any] | None = None) -> Family:
+def configured(name: str | Path, configuration: Mapping[str, Any] | None = None) -> Family:
     """The configuration of a named model, a family or a configuration file, every value checked.
 
     Args:
-        name: as of :func:`model`.
+        name: as of :func:`model`; a path is a configuration, whatever else is called so.
         configuration: values that replace those of the preset or the file.
 
     Raises:
         InputError: as of :func:`model`.
     """
-    if _is_file(name):
+    if isinstance(name, Path) or _is_file(name):
         return _of_file(Path(name), configuration)[0]
     family, table = _named(name)
     return _configure(family, {**table, **(configuration or {})}, f"model {quoted(name)}")

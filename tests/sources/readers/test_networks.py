@@ -93,6 +93,12 @@ def test_it_is_predicted_on_a_device(tmp_path: Path) -> None:
     assert "name a --system or a --device" in run("infer", path, code=2).stderr
 
 
+@pytest.mark.parametrize("more", [(), ("--sweep", "batch-size=1,2"), ("--compare", "batch-size=2")])
+def test_it_is_not_trained(tmp_path: Path, more: tuple[str, ...]) -> None:
+    path = _written(tmp_path, mobile())
+    assert "without its training" in run("train", path, "--device", "A100", *more, code=2).stderr
+
+
 @pytest.mark.parametrize(("change", "said"), [
     ({"fc": _node("Gru", ["flat"], [1, 10])}, "node 'fc' is of type 'Gru', which is not known"),
     ({"in": _node("Const", [], [1, 32, 32, 3])}, "has no input"),
