@@ -85,7 +85,7 @@ def family_of(name: str) -> Family | None:
     from triosim.sources import modelling, reading
 
     path = Path(name)
-    if path.exists() and reading.recognised(path):
+    if os.path.exists(path) and reading.recognised(path):
         return None
     return modelling.configured(path if _is_configuration(path) else name)
 
@@ -94,7 +94,7 @@ def _is_configuration(path: Path) -> bool:
     """Whether what is no trace is there and describes a model."""
     from triosim.sources import modelling
 
-    return path.exists() and (path.suffix.lower() in _CONFIGURATIONS or modelling.is_model_folder(path))
+    return os.path.exists(path) and (path.suffix.lower() in _CONFIGURATIONS or modelling.is_model_folder(path))
 
 
 def _not_there(name: str) -> InputError:
