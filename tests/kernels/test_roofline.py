@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from tests.kernels.example import DEVICE, UNKNOWN, job, one, step
 from triosim.core.errors import InputError
+from triosim.hardware import catalog
 from triosim.kernels.estimate import Limit, Source
 from triosim.kernels.model import PricingJob
-from triosim.kernels.models.roofline import predict
+from triosim.kernels.models.roofline import of_work, predict
 from triosim.kernels.pack import load
+from triosim.kernels.physical import kinds
 from triosim.kernels.pricing import price
+from triosim.kernels.work.attention import attention
+from triosim.kernels.work.gemm import gemm
+from triosim.kernels.work.stream import CODE, Stream
 from triosim.trace.tables import Trace
 
 
@@ -53,6 +58,27 @@ def test_tf32_convolutions_and_float32_products():
     assert alone(convolution) < alone(convolution, without)
     product = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), "float32", ["input", "weight"])
     assert alone(product) == alone(product, without)
+
+
+def test_kernels_by_their_sizes_are_priced_as_operators_are():
+    product = one("aten::linear", [(2048, 1024), (4096, 1024)], (2048, 4096), roles=["input", "weight"])
+    assert of_work(gemm(2048, 4096, 1024, "bfloat16"), DEVICE).seconds[0] == pytest.approx(alone(product), rel=1e-12)
+    added = one("aten::add", [(1000, 1000), (1000, 1000)], (1000, 1000), "float32", ["self", "other"])
+    moved = Stream(np.array([CODE["elementwise"]], np.int8), *(np.array([x]) for x in (8e6, 4e6, 1.0, 0.0, 1.0)))
+    assert of_work(moved, DEVICE).seconds[0] == pytest.approx(alone(added), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["TPU-v4", "TPU-v6e", "Gaudi2", "Trainium2", "EPYC-9654", "M2-Ultra"])
+def test_what_is_not_a_gpu_moves_bytes_as_fast_as_its_memory(name):
+    """Constants per multiprocessor say nothing about chips with two cores: norms took 30 times their bytes."""
+    device = catalog.accelerator(name)
+    norm = Stream(np.array([CODE["layer_norm"]], np.int8), *(np.array([x]) for x in (3.2e8, 1.6e8, 2e4, 8192.0, 1.0)))
+    decode = attention(64, 1, 8192, 32, 8, 128)
+    for work in (norm, decode):
+        found = kinds.price(work, device)
+        assert found.source.tolist() == [Source.ROOFLINE]
+        least = work.bytes()[0] / device.memory_bandwidth
+        assert least < found.seconds[0] < 2.5 * least
 
 
 def test_limits_and_what_takes_no_time():

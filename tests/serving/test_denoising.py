@@ -214,7 +214,9 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
     [
         ("--engine vllm --steps 30", "continuous"),
         ("--lengths fixed:30 --steps 30", "give one of them"),
-        ("", "there is no traffic"),
+        ("", "give --steps too, as --steps 30"),
+        ("--steps 30 --turns 3", "images have none"),
+        ("--steps 30 --shared-prefix 100", "images have none"),
         ("--steps 30 --pp 2", "--pp is of models that write tokens"),
         ("--steps 30 --speculate ngram,acceptance=0.8", "--speculate"),
         ("--steps 30 --weights int8", "bf16, fp16, fp8"),
@@ -222,7 +224,8 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
         ("--steps 30 --step-cache 3,share=2", "share=0.3"),
         ("--steps 30 --image-size 100", "positions for images of 256"),
         ("--steps 30 --stack nobody", "stack"),
-        ("--steps 0", "above zero"),
+        ("--steps 0", "--steps '0': 0 must be above zero"),
+        ("--steps uniform:0-9", "--steps 'uniform:0-9'"),
     ],
 )
 def test_bad_input_is_one_sentence(words: str, why: str) -> None:

@@ -102,6 +102,23 @@ def test_what_cannot_be_formed_says_why() -> None:
     assert "--tp 3 does not divide" in done.stdout
 
 
+def test_a_sweep_of_nothing_that_works_fails() -> None:
+    done = run(*H100, *TRAFFIC, "--sweep", "tp=3,5", code=2)
+    assert "2 of 2 fleets cannot be formed" in done.stdout
+    assert "none of the 2 fleets can be formed: --tp 3 does not divide" in done.stderr
+
+
+def test_values_with_options_are_told_apart() -> None:
+    words = ("--sweep", "speculate=ngram,acceptance=0.7,eagle,tokens=2,acceptance=0.6 tp=1,2")
+    found = fleets(*H100, *TRAFFIC[:-1], "20", *words)
+    assert [one["asked"] for one in found] == [
+        {"speculate": drafts, "tp": tp}
+        for drafts in ("ngram,acceptance=0.7", "eagle,tokens=2,acceptance=0.6") for tp in (1, 2)
+    ]  # fmt: skip
+    scales = fleets(*H100, *TRAFFIC[:-1], "20", "--replicas", "2", "--sweep", "autoscale=target=8,target=16,least=2")
+    assert [one["asked"]["autoscale"] for one in scales] == ["target=8", "target=16,least=2"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

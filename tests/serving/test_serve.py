@@ -108,7 +108,11 @@ def test_a_pipeline_serves() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--arrivals", "poisson:8"), "there is no traffic"),
+        ((), "there is no traffic"),
+        (("--arrivals", "poisson:8"), "give --lengths too"),
+        (("--lengths", "uniform:128-512"), "give --arrivals too"),
+        ((*TRAFFIC, "--arrivals", "burst:50"), "200 requests are more than one burst of 50"),
+        ((*TRAFFIC, "--lengths", "fixed:1"), "together have at least 2 tokens"),
         (
             (*TRAFFIC, "--devices", "4"),
             "1 replica of 1 device leaves 3 of the system's 4 devices idle: give --replicas 4",
@@ -177,6 +181,13 @@ def test_bad_input_is_one_sentence(words: tuple[str, ...], says: str) -> None:
         ('{"timestamp": 0, "input_length": 512, "output_length": 2, "hash_ids": [1, 2]}', "2 hash_ids for 512 tokens"),
         ('{"arrived_at": 0, "turns": []}', "give a list of requests"),
         ('{"arrived_at": 0, "prompt_tokens": 4, "output_tokens": 2}\n{"arrived_at', "line 2 is broken JSON"),
+        ('{"arrived_at": 0, "prompt_tokens": 4, "output_tokens": 2', "line 1 is broken JSON"),
+        ('{"arrived_at": 0, "prompt_tokens": 4, "output_tokens": 2, "piority": 1}', "did you mean priority?"),
+        (
+            '{"arrived_at": 0, "turns": [{"prompt_tokens": 4, "output_tokens": 2}, '
+            '{"prompt_tokens": 4, "output_tokens": 2, "think": -3}]}',
+            "turn 2: think is -3",
+        ),
     ],
 )
 def test_bad_files_are_one_sentence(content: str, says: str, tmp_path: Path) -> None:
@@ -209,8 +220,23 @@ def test_replicas_of_one_device_need_no_link(device: str) -> None:
 
 def test_a_type_without_units_is_told() -> None:
     words = ("serve", "gpt2", "--device", "T4", *TRAFFIC[:-1], "20", "--interval", "off")
-    assert "emulated on T4" in run(*words).stdout
-    assert "emulated" not in run(*words, "--weights", "fp16", "--kv-cache", "fp16").stdout
+    assert "emulated on T4" in run(*words, "--weights", "bf16").stdout
+    as_servers_do = run(*words).stdout
+    assert "fp16 weights" in as_servers_do
+    assert "emulated" not in as_servers_do
+    assert as_servers_do == run(*words, "--weights", "fp16").stdout
+
+
+@pytest.mark.parametrize("device", ["Jetson-AGX-Orin-64GB", "EPYC-9654", "M2-Ultra"])
+def test_devices_without_a_link_to_a_host_serve_alone(device: str) -> None:
+    words = ("serve", "llama-3.2-1b", "--device", device, *TRAFFIC[:-1], "20", "--interval", "off")
+    assert "20 requests" in run(*words).stdout
+    assert "give one (--link" in run(*words, "--replicas", "2", code=2).stderr
+
+
+def test_the_rate_that_is_looked_for_need_not_be_given() -> None:
+    words = (*H100, "--lengths", "uniform:128-512", "--requests", "300", "--slo", "ttft=p99:2s", "--find", "rate")
+    assert run(*words).stdout == run(*words, "--arrivals", "poisson:1").stdout
 
 
 def test_unsorted_requests_are_sorted_on_demand(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.command import run
 from triosim.hardware import catalog
 from triosim.serving.kernel_times import ServingKernels
-from triosim.serving.model import PRECISIONS, served_model
+from triosim.serving.model import PRECISIONS, default_weights, served_model
 
 DEVICE = catalog.accelerator("H100-SXM5-80GB")
 
@@ -99,6 +99,19 @@ def test_adapters_of_experts_are_refused() -> None:
         "fixed:100", "--requests", "3", "--lora", "4,rank=8,slots=2", code=2,
     )  # fmt: skip
     assert "has experts" in done.stderr
+
+
+def test_halves_are_of_the_type_that_a_device_has_units_for() -> None:
+    v100, tpu = catalog.accelerator("V100-SXM2-32GB"), catalog.accelerator("TPU-v4")
+    assert [default_weights(device) for device in (v100, DEVICE, tpu)] == ["fp16", "bf16", "bf16"]
+    model = served_model("llama-3.2-1b")
+    half, asked = (ServingKernels(model, v100, PRECISIONS[name]) for name in ("fp16", "bf16"))
+    assert (half.halves, asked.halves) == ("float16", "bfloat16")
+    assert asked.layer([512.0])[0] > 3 * half.layer([512.0])[0]  # which cuBLAS converts to float32
+    assert asked.prefill([512.0], [0.0])[0] > 3 * half.prefill([512.0], [0.0])[0]
+    few = ServingKernels(model, v100, PRECISIONS["w4a16"])
+    assert few.multiplied == "float16"
+    assert few.layer([1.0])[0] < half.layer([1.0])[0]
 
 
 def test_latent_attention_caches_one_vector_of_a_token() -> None:

@@ -202,8 +202,9 @@ class InferOptions(Options):
     prompt: int | None = _option(REQUEST, "--prompt", "N", "Tokens of the prompt: TTFT, TPOT, memory.")
     output: int | None = _option(REQUEST, "--output", "N", "Tokens of the output.")
     context: int = _option(REQUEST, "--context", "N", "Tokens in the cache before the prompt (default 0).", default=0)
-    weights: str = _option(
-        REQUEST, "--weights", "TYPE", "bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16).", default="bf16",
+    weights: str | None = _option(
+        REQUEST, "--weights", "TYPE",
+        "bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16; fp16 on devices that only have units for it).",
         complete=choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4"),
     )  # fmt: skip
     kv_cache: str = _option(

@@ -34,6 +34,7 @@ def request(options: InferOptions) -> None:
     from triosim.cli.predict import named_system
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
+    from triosim.serving.model import default_weights
     from triosim.serving.one_request import least_energy_request, one_request
     from triosim.serving.pim import ATTENTION
     from triosim.serving.pool import Pool
@@ -48,6 +49,9 @@ def request(options: InferOptions) -> None:
     if options.system is None and options.device is None:
         raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
     tensor_parallel, stages = options.tp or 1, options.pp or 1
+    for option, count in (("--tp", options.tp), ("--pp", options.pp), ("--batch-size", options.batch_size)):
+        if count is not None and count < 1:
+            raise InputError(f"{option} must be at least 1, got {count}")
     system = named_system(options, options.device, tensor_parallel * stages)
     if options.pim is not None:
         check_pim(options.pim, system)
@@ -58,7 +62,7 @@ def request(options: InferOptions) -> None:
         tensor_parallel=tensor_parallel,
         stages=stages,
         expert_ranks=options.ep,
-        weights=options.weights,
+        weights=options.weights or default_weights(system.model(0)),
         kv_cache=options.kv_cache,
         host=options.host or "graph",
         pim=options.pim or ATTENTION,

@@ -21,8 +21,10 @@ class ServeOptions:
         "Name of a model (triosim models), a configuration file, or a fleet of pools (TOML).",
         complete=completion.workloads,
     )
-    weights: str = option(
-        "--weights", help="bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16).", default="bf16", group=MODEL,
+    weights: str | None = option(
+        "--weights",
+        help="bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16; fp16 on devices that only have units for it).",
+        group=MODEL,
         metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4"),
     )  # fmt: skip
     kv_cache: str = option(

@@ -72,6 +72,8 @@ def sweep(options: ServeOptions, goals: Sequence[Slo]) -> None:
     if wants_summary(options.json):
         show(outcomes, names, sized, rich_console())
     say(written("sweep", options.json), options.json)
+    if all(one.figures is None for one in outcomes):
+        raise InputError(f"none of the {len(outcomes):,} fleets can be formed: {outcomes[0].why}")
 
 
 def check_alone(options: ServeOptions) -> None:
@@ -102,7 +104,7 @@ def _axes(options: ServeOptions) -> dict[str, tuple[Any, ...]]:
         axes["device"] = _devices(options)
     for text in options.sweep or ():
         name, equals, values = (part.strip() for part in text.partition("="))
-        words = [word.strip() for word in values.split(",")]
+        words = _several(values)
         if not (name and equals) or not all(words):
             raise InputError(f"--sweep {quoted(text)}: give an option and values, for example tp=1,2,4")
         field, found = _values(name, words)
@@ -114,6 +116,23 @@ def _axes(options: ServeOptions) -> dict[str, tuple[Any, ...]]:
     if sized and "tp" not in axes:
         axes["tp"] = SIZES if options.tp == 1 else (options.tp,)
     return axes
+
+
+def _several(values: str) -> list[str]:
+    """Values with commas between them; ``key=value`` belongs to the one before, whose key it is not yet:
+    ``ngram,acceptance=0.7,eagle,acceptance=0.8`` are two."""
+    found: list[str] = []
+    keys: set[str] = set()
+    for word in (part.strip() for part in values.split(",")):
+        key, equals, _ = word.partition("=")
+        if found and equals and key.strip() not in keys and ";" not in word:
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+            keys = set()
+        if equals:
+            keys.add(key.strip())
+    return found
 
 
 def _devices(options: ServeOptions) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
     from triosim.serving.availability import parse_mtbf
     from triosim.serving.deployment import Deployment
     from triosim.serving.fleet_file import fleet_file, is_fleet
+    from triosim.serving.model import default_weights
     from triosim.serving.pool import Pool, default_engine
 
     if is_fleet(options.model):
@@ -78,7 +79,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             expert_ranks=options.ep,
             expert_skew=options.expert_skew,
             replicas=replicas,
-            weights=options.weights,
+            weights=options.weights or default_weights(system.model(sum(one.devices for one in pools))),
             kv_cache=options.kv_cache,
             prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
             eviction=options.eviction,
@@ -189,20 +190,28 @@ def requests_of(options: ServeOptions) -> RequestTable:
             raise InputError(
                 f"--steps is of models that make images, and {options.model} writes tokens: give --lengths"
             )
-        how = options.steps if ":" in options.steps else f"fixed:{options.steps}"
-        lengths = f"prompt=fixed:1;output={how}"
-    if images and lengths is None:
-        raise InputError(
-            "there is no traffic: give --requests FILE, or --arrivals and --steps, as --arrivals poisson:2 --steps 30"
-        )
+        lengths = options.steps
+    for name, given in (("--shared-prefix", options.shared_prefix), ("--turns", options.turns)):
+        if given is not None and (images or options.steps is not None):
+            raise InputError(f"{name} is of prompts, and images have none: leave it out")
+    if arrivals is None and options.find == "rate":
+        arrivals = "poisson:1"  # the rate is what is looked for
     if arrivals is None or lengths is None:
-        raise InputError(
-            "there is no traffic: give --requests FILE, or --arrivals and --lengths, as --arrivals poisson:8 --lengths "
-            "uniform:128-512"
-        )
+        raise InputError(_no_traffic(arrivals, lengths, images))
     return traffic(
-        arrivals, lengths, int(asked or 1000), options.seed, prefix=options.shared_prefix, turns=options.turns
-    )
+        arrivals, lengths, int(asked or 1000), options.seed, prefix=options.shared_prefix, turns=options.turns,
+        steps=options.steps is not None,
+    )  # fmt: skip
+
+
+def _no_traffic(arrivals: str | None, lengths: str | None, images: bool) -> str:
+    """What is said where one of the two is missing, or both."""
+    long, example = ("--steps", "--steps 30") if images else ("--lengths", "--lengths uniform:128-512")
+    if arrivals is not None:
+        return f"--arrivals does not say how long requests are: give {long} too, as {example}"
+    if lengths is not None:
+        return f"{long} does not say when requests arrive: give --arrivals too, as --arrivals poisson:8"
+    return f"there is no traffic: give --requests FILE, or --arrivals and {long}, as --arrivals poisson:8 {example}"
 
 
 def _system(options: ServeOptions, at_least: int, apart: bool) -> System:
@@ -212,7 +221,7 @@ def _system(options: ServeOptions, at_least: int, apart: bool) -> System:
     link = options.link
     if apart and link is None and options.device is not None and catalog.has_accelerator(options.device):
         model = catalog.accelerator(options.device)
-        link = model.host_link if catalog.device_link(model) is None else None
+        link = model.host_link or None if catalog.device_link(model) is None else None
 
     if options.system is None and options.device is None:
         raise InputError("name a --system or a --device to serve on, as --device H100-SXM5-80GB")

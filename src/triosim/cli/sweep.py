@@ -32,13 +32,17 @@ def _spelled_out(words: list[str]) -> Iterator[str]:
     for word in words:
         if word == "--sweep":
             within = 1
-        elif within == 1:
-            within = 2
-        elif within and "=" in word and not word.startswith("-"):
-            yield "--sweep"
-        else:
-            within = 0
-        yield word
+            yield word
+            continue
+        first = within == 1
+        within = 2 if first or (within and "=" in word and not word.startswith("-")) else 0
+        parts = word.split() if within else [word]
+        if not all("=" in part for part in parts):
+            parts = [word]
+        for place, part in enumerate(parts):  # quoted together, they are as many
+            if within and not (first and place == 0):
+                yield "--sweep"
+            yield part
 
 
 OF_ONE = frozenset({
@@ -100,6 +104,8 @@ def sweep(options: Options, training: bool) -> None:
 
         ranking.show(outcomes, list(axes), rich_console())
     say(lines, options.json, options.csv)
+    if all(one.figures is None for one in outcomes):
+        raise InputError(f"none of the {len(outcomes):,} plans can be formed: {outcomes[0].why}")
 
 
 def _check(options: Options) -> None:

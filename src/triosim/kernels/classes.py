@@ -116,7 +116,7 @@ def _classified(trace: Trace, device: Accelerator) -> Classified:
         dtype[rounded & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]
     engine = np.zeros(len(operators), np.int8)
     if rows.size:
-        engine[rows] = _engines(device)[dtype[rows]]
+        engine[rows] = engines(device)[dtype[rows]]
     for column in (group, engine, dtype):
         column.flags.writeable = False
     return Classified(group, engine, dtype)
@@ -179,7 +179,7 @@ def _widest(
     return np.where(best >= 0, best % len(DTYPES), -1)
 
 
-def _engines(device: Accelerator) -> NDArray[np.int8]:
+def engines(device: Accelerator) -> NDArray[np.int8]:
     """Engine of each element type on a device; where its peaks are not known, that which other devices have for it."""
     units = [multiplication(device, name).unit if device.peak_flops else unit_of(name) for name in DTYPES]
     return np.array([NARROW if unit == "fourbit" else ENGINES.index(unit) for unit in units], np.int8)

@@ -38,7 +38,7 @@ def summary(result: ServingResult, console: Console) -> None:
         name = f"{pool.name}: " if pool.name else ""
         paragraph(console, f"{name}{pool.model} under {pool.engine} on {replicas}, {pool.weights} weights", "bold")
     taken = format_time(found.duration_s)
-    paragraph(console, f"{found.figures['requests']:,} requests in {taken}, warm-up and drain included")
+    paragraph(console, f"{requests_in_words(len(found.served.requests))} in {taken}, warm-up and drain included")
     console.print()
     console.print(_latencies(result))
     sketched = [titles(result)[name] for name, one in found.distributions.items() if not one.exact]
@@ -47,6 +47,11 @@ def summary(result: ServingResult, console: Console) -> None:
     console.print()
     for name, text in figures_in_words(result):
         paragraph(console, f"{name:{_INDENT}}{text}", indent=_INDENT)
+
+
+def requests_in_words(count: int) -> str:
+    """``1 request``, ``2,000 requests``."""
+    return f"{count:,} request{'s' if count != 1 else ''}"
 
 
 def titles(result: ServingResult) -> dict[str, str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from triosim.core.outputs import text_output
 from triosim.core.units import format_share, format_time
 from triosim.report.over_time import mean_value, most_value, share_of_time
-from triosim.report.serving import figures_in_words, titles
+from triosim.report.serving import figures_in_words, requests_in_words, titles
 from triosim.report.serving_tracks import KINDS, replica_names
 from triosim.report.static_page import cards_of, document, escaped, legend_of, section, table_of
 from triosim.serving.deployment import ServingResult
@@ -62,7 +62,7 @@ def render(result: ServingResult) -> str:
         f"{pool.engine}, {pool.weights} weights" for pool in own.pools
     )  # fmt: skip
     took = format_time(result.metrics.duration_s)
-    subtitle += f". {figures['requests']:,} requests in {took}, warm-up and drain included."
+    subtitle += f". {requests_in_words(len(result.served.requests))} in {took}, warm-up and drain included."
     parts = (_cards, _latencies, _standing, _replicas, _caches, _lives, _words)
     return document("TrioSim serving", models, subtitle, [part(result) for part in parts], "serving_page.css")
 

@@ -95,7 +95,7 @@ def _emulated(pool: Pool) -> str:
     kernels = kernels_of(pool, checked(pool), pool.first)
     if isinstance(kernels, PimKernels):
         return ""
-    dtype = kernels.precision.multiplied
+    dtype = kernels.multiplied
     made = multiplication(kernels.device, dtype)
     if made.method is MultiplicationMethod.NATIVE:
         return ""
@@ -122,7 +122,7 @@ def _shares(pool: Pool, load: Load, seconds: float) -> dict[str, float]:
     flop, moved = work_of(kernels, load)
     whole = seconds * pool.stages * pool.tensor_parallel
     found = {
-        "compute": flop / rate(kernels.precision.multiplied, device) / whole,
+        "compute": flop / rate(kernels.multiplied, device) / whole,
         "memory bandwidth": moved / (device.memory_bandwidth or inf) / whole,
         "links": 0.0,
     }

@@ -42,6 +42,7 @@ from triosim.hardware import machine
 from triosim.hardware.system import System
 from triosim.serving.availability import parse_mtbf
 from triosim.serving.deployment import Deployment
+from triosim.serving.model import default_weights
 from triosim.serving.pool import Pool, default_engine
 from triosim.serving.swap import SWAP_BYTES
 
@@ -77,7 +78,7 @@ class _Pool(_Machine):
     ep: Count = 1
     expert_skew: Annotated[float, AtLeast(1)] = 1.0
     replicas: Count = 1
-    weights: str = "bf16"
+    weights: str | None = None
     kv_cache: str = "bf16"
     prefix_caching: bool | None = None
     eviction: str = "lru"
@@ -200,11 +201,18 @@ def _check_sharing(pools: Sequence[_Pool], whole: _Fleet, path: Path) -> None:
 
 
 def _options(kind: Any, table: dict[str, Any], where: str) -> Any:
-    """Tables of options stay texts, as they are typed on the command line."""
+    """Tables of options stay texts, as they are typed on the command line; a list of NAME=VALUE is one too."""
     taken = {key: value for key, value in table.items() if not isinstance(value, dict)}
     for key in ("engine-option", "engine_option", "router-option", "router_option"):
-        if isinstance(given := table.get(key), dict):
+        given = table.get(key)
+        if isinstance(given, dict):
             taken[key] = {name: str(value) for name, value in given.items()}
+        elif given is not None:
+            texts = given if isinstance(given, list) else [given]
+            pairs = [text.partition("=") for text in texts if isinstance(text, str)]
+            if len(pairs) < len(texts) or not all(name.strip() and value for name, _, value in pairs):
+                raise InputError(f'{where}: {key} is {quoted(given)}: give a table, as {{ max-tokens = "2048" }}')
+            taken[key] = {name.strip(): value.strip() for name, _, value in pairs}
     for key, value in table.items():
         if key not in taken:
             raise InputError(f"{where}: {key} is a table of {len(value)} keys: give a value")
@@ -237,7 +245,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         expert_ranks=own.ep,
         expert_skew=own.expert_skew,
         replicas=own.replicas,
-        weights=own.weights,
+        weights=own.weights or default_weights(system.model(first)),
         kv_cache=own.kv_cache,
         prefix_caching=own.prefix_caching,
         eviction=own.eviction,

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.estimate import Z90, Estimates
 from triosim.kernels.physical.attention import family_of
 from triosim.kernels.physical.kinds import Work, price
@@ -30,12 +31,14 @@ from triosim.serving import mixed_attention
 from triosim.serving.expert_ranks import TOGETHER, ExpertRanks
 from triosim.serving.mixed_attention import MixedDevice
 from triosim.serving.model import (
+    HALVES,
     Precision,
     ServedExperts,
     ServedHeads,
     ServedLatent,
     ServedLayer,
     ServedModel,
+    halves_of,
 )
 
 if TYPE_CHECKING:
@@ -100,6 +103,20 @@ class ServingKernels:
     experts_apart: bool = False
     expert_ranks: ExpertRanks = TOGETHER
     held: HeldBack | None = None
+
+    @cached_property
+    def halves(self) -> str:
+        """Element type of what has 16 bits: that of the weights, else what the device multiplies natively."""
+        stored = self.precision.stored
+        return stored if stored in HALVES else halves_of(self.device)
+
+    @property
+    def multiplied(self) -> str:
+        """Element type of products by the weights."""
+        return self._multiplied(self.precision)
+
+    def _multiplied(self, precision: Precision) -> str:
+        return self.halves if precision.multiplied in HALVES else precision.multiplied
 
     def _estimates(self, work: Work) -> Estimates:
         """Times of kernels at the clock of the device."""
@@ -208,7 +225,7 @@ class ServingKernels:
         Only the weights of experts that are chosen are read (:class:`triosim.serving.expert_ranks.ExpertRanks`).
         """
         model = self.model
-        router = gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), "bfloat16")
+        router = gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), self.halves)
         found = {
             "router": self._price(router, self.moved.products)
             + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
@@ -227,7 +244,7 @@ class ServingKernels:
         stored = self.precision
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen, self.model.width, inner,
-            ranks.touched(n, own), dtype=stored.multiplied, weight_dtype=stored.stored,
+            ranks.touched(n, own), dtype=self._multiplied(stored), weight_dtype=stored.stored,
             family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
@@ -264,7 +281,7 @@ class ServingKernels:
         n = np.asarray(sampled, np.float64)
         own = self.model.vocabulary / self.tensor_parallel
         width = np.full(n.shape, self.model.width)
-        product = gemm(n, np.full(n.shape, own), width, "bfloat16")
+        product = gemm(n, np.full(n.shape, own), width, self.halves)
         logits = self._price(product, self.moved.products)
         size = n * self.model.vocabulary
         return (
@@ -283,7 +300,7 @@ class ServingKernels:
         """A product of the model's width, and what is added to it (a head of Medusa)."""
         n = np.asarray(tokens, np.float64)
         columns, inner = np.full(n.shape, self.model.width / self.tensor_parallel), np.full(n.shape, self.model.width)
-        product = self._price(gemm(n, columns, inner, "bfloat16"), self.moved.products)
+        product = self._price(gemm(n, columns, inner, self.halves), self.moved.products)
         size = n * self.model.width
         return product + self._stream("elementwise", 2 * size, size)
 
@@ -355,15 +372,16 @@ class ServingKernels:
 
     @property
     def one_call(self) -> bool:
-        """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2)."""
-        return (family_of(self.device) if self.family == "auto" else self.family) == "flash2"
+        """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2, on GPUs)."""
+        family = family_of(self.device) if self.family == "auto" else self.family
+        return self.device.kind in GPUS and family == "flash2"
 
     def _one_call_of(self, own: ServedHeads) -> tuple[MixedDevice, float]:
         """The device as the one call uses it, and how far off that is taken to be: by the spread of prompts' attention
         on this device."""
         heads, kv_heads = self._heads(own)
-        on = MixedDevice.of(self.device, heads, kv_heads, own.head, DTYPE_BYTES[self.kv_type])
-        found = price(attention(1, 256, 256, heads, kv_heads, own.head), self.device)
+        on = MixedDevice.of(self.device, heads, kv_heads, own.head, DTYPE_BYTES[self.kv_type], self.halves)
+        found = price(attention(1, 256, 256, heads, kv_heads, own.head, self.halves), self.device)
         if self.held is not None:
             on = replace(on, step_s=on.step_s / self.held.prompts)
         return on, math.exp(self.moved.attention * float(found.spread[0]) / Z90)
@@ -404,14 +422,15 @@ class ServingKernels:
         size, count, length = np.broadcast_arrays(batch, queries, keys)
         work = attention(
             size, count, length, heads / self.tensor_parallel, max(kv_heads / self.tensor_parallel, 1.0), head,
-            "bfloat16", head_v=head_v, window=float(window), latent=latent,
-            kv_dtype=self.kv_type if self.kv_type != "float16" else None, family=self.family,
+            self.halves, head_v=head_v, window=float(window), latent=latent,
+            kv_dtype=None if self.kv_type in HALVES else self.kv_type, family=self.family,
         )  # fmt: skip
         return self._price(work, self.moved.attention)
 
     def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
         own = self.model.dense(self.precision)
-        work = gemm(rows, np.full(rows.shape, columns), np.full(rows.shape, inner), own.multiplied, casts=own.casts)
+        columns_of, inner_of = np.full(rows.shape, columns), np.full(rows.shape, inner)
+        work = gemm(rows, columns_of, inner_of, self._multiplied(own), casts=own.casts)
         stored = np.full(len(work), own.weight_bytes)
         return self._price(replace(work, b_bytes=stored), self.moved.products)
 

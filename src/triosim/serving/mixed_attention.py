@@ -125,14 +125,16 @@ class MixedDevice:
     bytes_s: float
 
     @staticmethod
-    def of(device: Accelerator, heads: float, kv_heads: float, head: int, kv_bytes: float) -> MixedDevice:
-        """For heads of a length, with elements of the cache of so many bytes.
+    def of(
+        device: Accelerator, heads: float, kv_heads: float, head: int, kv_bytes: float, dtype: str = "bfloat16"
+    ) -> MixedDevice:
+        """For heads of a length, with elements of the cache of so many bytes and queries of a type.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
         units = float(device.compute_units or 100)
-        peak = float(arithmetic(device).flops[DTYPE_CODE["bfloat16"]])
+        peak = float(arithmetic(device).flops[DTYPE_CODE[dtype]])
         step = 4.0 * TILE * STEP * head / (peak / units)
         return MixedDevice(units, step, heads, 2 * kv_heads * head * kv_bytes / bandwidth(device))
 

@@ -8,6 +8,8 @@ from typing import Any
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted, unknown
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, rate
 from triosim.serving.kv_cache import LayerGroups
 from triosim.sources.modelling import configured
 
@@ -49,6 +51,32 @@ PRECISIONS = {
 }
 """Weights by name.  w4a16 has a 16-bit scale for 128 elements (AWQ and GPTQ), mxfp4 one of 8 bits for 32 (OCP
 MX), of experts alone where there are any, as GPT-OSS is published (OpenAI, arXiv:2508.10925, section 2.1)."""
+
+HALVES = ("bfloat16", "float16")
+"""Element types of 16 bits, of weights, caches and activations."""
+
+
+def halves_of(device: Accelerator) -> str:
+    """The element type of activations on a device: bfloat16, but float16 where only that has units of its own.
+
+    Servers do so: SGLang takes float16 below compute capability 8.0, and vLLM asks for it (``--dtype half``).
+
+    Raises:
+        InputError: the device has no compute peak.
+    """
+    wide, narrow = (multiplication(device, name) for name in HALVES)
+    native = wide.method is MultiplicationMethod.NATIVE or narrow.method is not MultiplicationMethod.NATIVE
+    return HALVES[not native and rate("float16", device) > rate("bfloat16", device)]
+
+
+def default_weights(device: Accelerator) -> str:
+    """Weights where nobody says: of 16 bits, as models are published or as the device multiplies.
+
+    Raises:
+        InputError: the device has no compute peak.
+    """
+    return "bf16" if halves_of(device) == "bfloat16" else "fp16"
+
 
 PADDED = 1.5
 """How many times as many layers of one kind as of the other still make groups of the larger number (same file as

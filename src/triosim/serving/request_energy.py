@@ -136,7 +136,7 @@ def joules(kernels: ServingKernels, energy: DeviceEnergy, load: Load, seconds: f
     memory = min(moved * energy.memory_j_per_byte, room)
     computing, reading = (1.0, 1.0) if kernels.held is None else kernels.held.switching
     switching = {
-        "flop": computing * flop * float(energy.flop_j[DTYPE_CODE[kernels.precision.multiplied]]),
+        "flop": computing * flop * float(energy.flop_j[DTYPE_CODE[kernels.multiplied]]),
         "cache": reading * moved * energy.cache_j_per_byte,
     }  # fmt: skip
     part = min(1.0, (room - memory) / max(sum(switching.values()), 1e-300))

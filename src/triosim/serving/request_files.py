@@ -56,6 +56,8 @@ def read(path: Path, sort: bool = False) -> RequestTable:
     head = raw[: max(_HEAD, raw.find(b"\n"))].decode("utf-8-sig", "replace")  # a whole line at least
     readers = [READERS.get(name)() for name in READERS.names()]
     found = [reader for reader in readers if reader.recognises(head)]
+    if not found and head.lstrip().startswith("{"):
+        guarded.parse_json(head.lstrip().split("\n", 1)[0], f"{path}, line 1")  # says where it is broken
     if len(found) != 1:
         known = "; ".join(reader.what for reader in found or readers)
         raise InputError(

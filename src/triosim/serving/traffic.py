@@ -1,8 +1,8 @@
 """Traffic made up: when requests arrive, and how long their prompts and outputs are.
 
 Arrivals (``--arrivals``): ``poisson:8`` (8 a second), ``gamma:8,cv=2`` (gaps of that coefficient of variation),
-``constant:8``, ``burst:16`` (that many at a time, all at once unless ``every=5s``), ``users:64,think=5s`` (each sends a
-request, waits for its end, thinks, and sends the next).
+``constant:8``, ``burst:16,every=5s`` (that many at a time; ``every`` is needed where there are more),
+``users:64,think=5s`` (each sends a request, waits for its end, thinks, and sends the next).
 
 Lengths (``--lengths``): ``uniform:128-512``, ``zipf:1.1,max=4096``, ``lognormal:MEDIAN,sigma=S`` and ``fixed:N`` are of
 prompt and output together, divided as ``ratio=N`` (prompt tokens to one output token, default 20); ``prompt=...`` and
@@ -40,8 +40,9 @@ BYTES_PER_REQUEST = 400
 
 
 def traffic(
-    arrivals: str, lengths: str, requests: int, seed: int = 0, *, prefix: str | None = None, turns: str | None = None
-) -> RequestTable:
+    arrivals: str, lengths: str, requests: int, seed: int = 0, *, prefix: str | None = None, turns: str | None = None,
+    steps: bool = False,
+) -> RequestTable:  # fmt: skip
     """Requests that arrive and are as long as asked for.
 
     Args:
@@ -49,6 +50,7 @@ def traffic(
         requests: how many.
         seed: of the draws.
         prefix, turns: text that they repeat, as of :mod:`triosim.serving.shared_text`.
+        steps: whether the lengths are denoising steps of images (``--steps``), a number or as of one side.
 
     Raises:
         InputError: not of these forms, or out of proportion.
@@ -67,7 +69,7 @@ def traffic(
         )
     each = talks.count if talks else 1
     seconds, follows = _arrivals(name, rate, options, -(-requests // each), draw, arrivals)
-    prompt, output = _lengths(lengths, requests, draw)
+    prompt, output = (_steps if steps else _lengths)(lengths, requests, draw)
     seconds = np.repeat(seconds, each)[:requests] if talks else seconds
     table = RequestTable.of(seconds, prompt, output, follows=follows)
     return table if shared is None and talks is None else repeated(table, shared, talks, draw)
@@ -109,6 +111,11 @@ def _arrivals(
     if name in ("burst", "users"):
         count = _whole(value, where)
         if name == "burst":
+            if "every" not in options and requests > count:
+                raise InputError(
+                    f"{where}: {requests} requests are more than one burst of {count}: say how often one comes, as "
+                    f"burst:{count},every=5s, or give --requests {count}"
+                )
             every = parse_time(options.get("every", "0"), f"{where}: every")
             return np.asarray(np.arange(requests) // count * every, np.float64), None
         think = parse_time(options.get("think", "0"), f"{where}: think")
@@ -124,6 +131,11 @@ def _arrivals(
     return np.cumsum(draw.gamma(shape, 1 / (rate * shape), requests)), None
 
 
+def _steps(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    steps = _draws(text if ":" in text else f"fixed:{text}", text, LENGTHS, "--steps")[0](requests, draw)
+    return np.ones(requests, np.int64), steps
+
+
 def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if os.path.isfile(text):
         table = read(Path(text), sort=True)
@@ -137,17 +149,20 @@ def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArr
         return prompt, output
     found, options = _draws(text, text, {name: (*options, "ratio") for name, options in LENGTHS.items()})
     ratio = _positive(options.get("ratio", str(RATIO)), f"--lengths {quoted(text)}")
-    total = np.maximum(found(requests, draw), 2)
+    total = found(requests, draw)
+    if total.max() < 2:
+        raise InputError(f"--lengths {quoted(text)}: prompt and output together have at least 2 tokens: give more")
+    total = np.maximum(total, 2)
     output = np.clip(np.ceil(total / (ratio + 1)).astype(np.int64), 1, total - 1)
     return total - output, output
 
 
 def _draws(
-    text: str, whole: str, known: Mapping[str, tuple[str, ...]]
+    text: str, whole: str, known: Mapping[str, tuple[str, ...]], option: str = "--lengths"
 ) -> tuple[Callable[[int, np.random.Generator], NDArray[np.int64]], dict[str, str]]:
     """What draws lengths, and all options that were given."""
-    where = f"--lengths {quoted(whole)}"
-    name, value, options = parse(text, "--lengths", known)
+    where = f"{option} {quoted(whole)}"
+    name, value, options = parse(text, option, known)
     most = _whole(options["max"], where) if "max" in options else 4096 if name == "zipf" else MOST_TOKENS
     if name == "fixed":
         tokens = _whole(value, where)

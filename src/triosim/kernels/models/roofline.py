@@ -12,10 +12,29 @@ from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.base_model import Prediction, bandwidth
-from triosim.kernels.classes import NOTHING, classify
+from triosim.kernels.classes import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    CONVOLUTION,
+    CONVOLUTION_BACKWARD,
+    ELEMENTWISE,
+    EXPERTS,
+    MATRIX,
+    NOTHING,
+    ROWWISE,
+    Classified,
+    classify,
+    engines,
+)
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.pack import Pack, join, load
+from triosim.kernels.physical.kinds import Work
+from triosim.kernels.work.attention import AttentionCalls
+from triosim.kernels.work.convolution import ConvolutionCalls
+from triosim.kernels.work.gemm import Gemm
+from triosim.kernels.work.moe import ExpertCalls
+from triosim.kernels.work.stream import Stream
 from triosim.trace.tables import Trace
 
 BASIS = "roofline"
@@ -33,17 +52,57 @@ def predict(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.
     Raises:
         InputError: the device has no compute peak or no memory bandwidth.
     """
-    rate = bandwidth(device)
     operators = trace.operators
     classified = classify(trace, device)
+    found = _seconds(operators.flop, np.nan_to_num(operators.bytes), launches, classified, device, pack)
+    return Prediction(*found, classified, Source.ROOFLINE, BASIS)
+
+
+def of_work(work: Work, device: Accelerator, pack: Pack | None = None) -> Estimates:
+    """Times of kernels given by their sizes, by the same formula.
+
+    Args:
+        work: what is done, any number of rows of one kind.
+        device: with the peaks and the memory bandwidth of its datasheet.
+        pack: constants; those that come with the program if None.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    if isinstance(work, Stream):
+        group, kernels = np.where(work.row_bytes > 0, ROWWISE, ELEMENTWISE), work.kernels
+        dtype, engine = np.full(len(work), -1, np.int8), np.zeros(len(work), np.int8)
+    else:
+        group, kernels = np.full(len(work), _GROUPS[type(work)]), np.ones(len(work))
+        if isinstance(work, AttentionCalls):
+            group[work.backward] = ATTENTION_BACKWARD
+        elif isinstance(work, ConvolutionCalls):
+            group[~work.forward] = CONVOLUTION_BACKWARD
+        dtype = work.dtype
+        engine = engines(device)[dtype]
+    classified = Classified(group.astype(np.int8), engine, dtype)
+    seconds, spread, _, limit = _seconds(work.flop(), work.bytes(), kernels, classified, device, pack or load())
+    return Estimates(seconds, spread, np.full(len(work), Source.ROOFLINE, np.int8), limit)
+
+
+_GROUPS = {Gemm: MATRIX, ConvolutionCalls: CONVOLUTION, AttentionCalls: ATTENTION, ExpertCalls: EXPERTS}
+"""Classes by what a table of work is of."""
+
+
+def _seconds(
+    flop: NDArray[np.float64], moved: NDArray[np.float64], kernels: NDArray | None, classified: Classified,
+    device: Accelerator, pack: Pack,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int8]]:  # fmt: skip
+    """Seconds, spread, usual spread and limit of operators with so many FLOP, bytes and kernels (None: one each)."""
+    rate = bandwidth(device)
     row = pack.rows(classified)
-    compute_s = np.zeros(len(operators))
+    compute_s = np.zeros(len(flop))
     types, counted = arithmetic(device), classified.dtype >= 0
     codes = classified.dtype[counted]
-    compute_s[counted] = operators.flop[counted] / types.flops[codes]
+    compute_s[counted] = flop[counted] / types.flops[codes]
     compute_s /= pack.compute_on(device)[row]
-    memory_s = np.nan_to_num(operators.bytes) / (pack.memory[row] * rate)
-    floor_s = pack.floor_s[row] * (launches if launches is not None else 1)
+    memory_s = moved / (pack.memory[row] * rate)
+    floor_s = pack.floor_s[row] * (kernels if kernels is not None else 1)
     seconds = floor_s + join(compute_s, memory_s, pack.overlap[row])
     limit = np.where(compute_s >= memory_s, Limit.COMPUTE, Limit.MEMORY)
     limit[floor_s > np.maximum(compute_s, memory_s)] = Limit.LAUNCH
@@ -53,8 +112,7 @@ def predict(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.
     spread = pack.spread_on(device)[row]
     spread[counted] = np.hypot(spread[counted], types.spread[codes])
     spread[idle] = 0.0
-    usual = np.where(idle, 0.0, pack.spread[row])
-    return Prediction(seconds, spread, usual, limit.astype(np.int8), classified, Source.ROOFLINE, BASIS)
+    return seconds, spread, np.where(idle, 0.0, pack.spread[row]), limit.astype(np.int8)
 
 
 @dataclass(frozen=True)

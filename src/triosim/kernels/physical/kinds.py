@@ -21,7 +21,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.arithmetic import arithmetic, refuse
+from triosim.kernels.arithmetic import GPUS, arithmetic, refuse
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
 from triosim.kernels.physical.predicted import Predicted
@@ -313,6 +313,9 @@ def shipped(kind: KernelKind, work: Any, device: Accelerator, names: Sequence[st
 def price(work: Work, device: Accelerator) -> Estimates:
     """Estimates of kernels given by their sizes, with the constants that come with the program.
 
+    They say nothing about what is not a GPU, whose cores are of another width and whose memory is fed in another way:
+    there the roofline stands in, as for the operators of a trace.
+
     Args:
         work: what is done, any number of rows of one kind.
         device: with its peaks and memory bandwidth.
@@ -323,5 +326,9 @@ def price(work: Work, device: Accelerator) -> Estimates:
     if not isinstance(work, Stream):
         for code in distinct(work.dtype).tolist():
             refuse(device, DTYPES[code])
+    if device.kind not in GPUS:
+        from triosim.kernels.models.roofline import of_work
+
+        return of_work(work, device)
     found = shipped(kind_of(work), work, device)
     return Estimates(found.seconds, found.spread, np.full(len(work), Source.PHYSICAL, np.int8), found.limit)

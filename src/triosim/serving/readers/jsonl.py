@@ -11,6 +11,7 @@ where not given) after the end of the one before, and its prompt begins with all
 from __future__ import annotations
 
 from dataclasses import field
+from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ PROMPT = ("prompt_tokens", "input_tok_ids", "input_toks")
 OUTPUT = ("output_tokens", "output_toks")
 STEPS = "denoising_steps"
 """What is said instead of tokens where images are asked for."""
+
+
+TURN_KEYS = frozenset({*PROMPT, *OUTPUT, STEPS, "think"})
+KEYS = frozenset({*PROMPT, *OUTPUT, STEPS, "arrived_at", "arrival_time_ns", "session", "model", "priority", "turns"})
+"""Keys that mean something; others are passed over, but for one that is nearly spelled like them."""
 
 
 @dataclass
@@ -63,6 +69,7 @@ class Jsonl(RequestReader):
         numbers: dict[str, int] = {}
         for at, row in json_lines(path, source):
             where = f"{path}, line {at}"
+            _check_keys(row, KEYS, where)
             if "arrival_time_ns" in row:
                 seconds = number(row["arrival_time_ns"], where, "arrival_time_ns") * 1e-9
             else:
@@ -100,6 +107,9 @@ class Jsonl(RequestReader):
         total = 0.0
         for place, turn in enumerate(turns):
             which = f"{where}, turn {place + 1}"
+            _check_keys(turn, TURN_KEYS, which)
+            if number(turn.get("think", 0), which, "think") < 0:
+                raise InputError(f"{which}: think is {turn['think']}: the least is 0")
             whole = self._request(turn, said, at, which, table, total, f"{session}")
             total = table.prompt[-1] + table.output[-1]
             said = whole
@@ -142,6 +152,18 @@ class Jsonl(RequestReader):
         whole = said + ids[0]
         table.hashes.append(_chained(whole + ids[1]) if ids[0] else [])
         return whole + ids[1]
+
+
+def _check_keys(row: dict[str, Any], known: frozenset[str], where: str) -> None:
+    """Whether a key that means nothing is none of those that do, misspelled.
+
+    Raises:
+        InputError: one is.
+    """
+    for key in row.keys() - known:
+        near = [one for one in get_close_matches(key, known - row.keys(), 1, 0.85) if one != key]
+        if near:
+            raise InputError(f"{where}: {quoted(key)} means nothing here: did you mean {near[0]}?")
 
 
 def _chained(tokens: list[int]) -> list[int]:
