@@ -56,7 +56,6 @@ def render(result: ServingResult) -> str:
     assert result.record is not None
     own = result.deployment
     models = ", ".join(dict.fromkeys(pool.model for pool in own.pools))
-    figures = result.metrics.figures
     subtitle = "; ".join(
         f"{pool.name + ': ' if pool.name else ''}{pool.replicas} x {pool.size} {pool.system.model(pool.first).name}, "
         f"{pool.engine}, {pool.weights} weights" for pool in own.pools
