@@ -90,6 +90,10 @@ BAD = {
     "architecture:\n  version: 0.4\n  nodes:\n  - !Component {name: a, class: DRAM}\n": "has no compute unit",
     "architecture:\n  nodes:\n  - !Component {name: a, class: SRAM, attributes: {depth: 2*n, width: 8}}\n":
         "'2[*]n' is an expression",
+    "architecture:\n  nodes:\n  - !Component {name: a, class: SRAM, attributes: {depht: 64, width: 8}}\n":
+        "'depht' means nothing here: did you mean depth[?]",
+    "architecture:\n  nodes:\n  - !Component {name: a, class: SRAM, attributes: {depth: 64, data-width: 8}}\n":
+        "did you mean datawidth[?]",
     "architecture:\n  nodes:\n  - &a [*a]\n": "an anchor contains itself",
     "problem:\n  shape: cnn-layer\n": "is built into Timeloop",
     "problem:\n  shape: {dimensions: [M], data_spaces: []}\n  instance: {M: 2, Z: 3}\n": "unknown dimension",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triosim.core.errors import LONGEST_MESSAGE, LONGEST_VALUE, InputError, printable, quoted, unknown
+from triosim.core.errors import LONGEST_MESSAGE, LONGEST_VALUE, InputError, check_spelling, printable, quoted, unknown
 
 
 @pytest.mark.parametrize("value", [3, -2.5, True, None, "a", [1, "b"], {"a": (1, 2)}, Path("x")])
@@ -57,6 +57,13 @@ def test_a_message_is_never_long() -> None:
     message = str(InputError("a" * 10**6 + "the cure"))
     assert len(message) == LONGEST_MESSAGE
     assert message.endswith("the cure")
+
+
+def test_keys_that_are_nearly_right_are_refused_and_others_are_not() -> None:
+    check_spelling(["depth", "ports"], ["depth", "width"], "here")
+    check_spelling(["width", "widths"], ["depth", "width"], "here")  # the right one is there too
+    with pytest.raises(InputError, match="here: 'widht' means nothing here: did you mean width[?]"):
+        check_spelling(["depth", "widht"], ["depth", "width"], "here")
 
 
 def test_unknown_names() -> None:

@@ -50,6 +50,30 @@ def unknown(what: str, name: object, known: Iterable[str], suggestion: str = "")
     return InputError(f"unknown {what} {quoted(name)}: {hint}{' ' + suggestion if suggestion else ''}")
 
 
+ALIKE = 0.85
+"""How much a key that means nothing may be like one that does before it is taken to be misspelled."""
+
+
+def check_spelling(keys: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse keys of a table that nobody reads and that are nearly spelled like one that is not there.
+
+    For formats whose tables may hold what others read: such keys are passed over.
+
+    Args:
+        keys: of the table.
+        known: keys that mean something.
+        where: of the table, for messages.
+
+    Raises:
+        InputError: a key is misspelled.
+    """
+    there, read = set(keys), set(known)
+    for key in sorted(there - read):
+        near = difflib.get_close_matches(key, read - there, n=1, cutoff=ALIKE)
+        if near:
+            raise InputError(f"{where}: {quoted(key)} means nothing here: did you mean {near[0]}?")
+
+
 def no_such_file(path: str | os.PathLike[str]) -> InputError:
     """An :class:`InputError` for a path at which nothing is, with the names in that folder that are like it."""
     return InputError(f"{_shortened(os.fspath(path), LONGEST_PATH)}: no such file or folder{like(path)}")

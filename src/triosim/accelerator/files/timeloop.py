@@ -23,7 +23,7 @@ from triosim.accelerator.problem import Axis, Operand, Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
 from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
 from triosim.core import guarded
-from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.errors import InputError, check_spelling, quoted, unknown
 from triosim.core.registry import registered
 
 _TAGS = tuple(f"!{tag}" for tag in (
@@ -337,7 +337,18 @@ def _depth(attributes: Mapping[str, Any]) -> Any:
     return _key(attributes, "depth", "memory_depth", "data_storage_depth", "entries")
 
 
+_OF_STORES = frozenset({
+    "datawidth", "word_bits", "cluster_size", "width", "memory_width", "data_storage_width", "block_size", "entries",
+    "depth", "memory_depth", "data_storage_depth", "sizeKB", "metadata_storage_depth", "metadata_datawidth",
+    "metadata_word_bits", "metadata_storage_width", "shared_bandwidth", "bandwidth", "read_bandwidth",
+    "write_bandwidth", "multiple_buffering", "type",
+})  # fmt: skip
+"""Attributes of a store that are read; others, which Timeloop's estimators read, are passed over."""
+
+
 def _store(name: str, kinds: str, attributes: dict[str, Any], where: str, aside: int) -> Store:
+    check_spelling((key.replace("-", "_") for key in attributes), _OF_STORES, f"{where}, attributes")
+
     def whole(*names: str) -> int | None:
         value = _key(attributes, *names)
         return None if value is None else _whole(value, f"{where}, {names[0]}")

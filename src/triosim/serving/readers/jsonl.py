@@ -11,14 +11,13 @@ where not given) after the end of the one before, and its prompt begins with all
 from __future__ import annotations
 
 from dataclasses import field
-from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted
+from triosim.core.errors import InputError, check_spelling, quoted
 from triosim.core.registry import registered
 from triosim.serving.request_files import RequestReader, first_object, json_lines, number
 from triosim.serving.requests import PromptHashes, RequestTable
@@ -69,7 +68,8 @@ class Jsonl(RequestReader):
         numbers: dict[str, int] = {}
         for at, row in json_lines(path, source):
             where = f"{path}, line {at}"
-            _check_keys(row, KEYS, where)
+            if not row.keys() <= KEYS:
+                check_spelling(row, KEYS, where)
             if "arrival_time_ns" in row:
                 seconds = number(row["arrival_time_ns"], where, "arrival_time_ns") * 1e-9
             else:
@@ -107,7 +107,7 @@ class Jsonl(RequestReader):
         total = 0.0
         for place, turn in enumerate(turns):
             which = f"{where}, turn {place + 1}"
-            _check_keys(turn, TURN_KEYS, which)
+            check_spelling(turn, TURN_KEYS, which)
             if number(turn.get("think", 0), which, "think") < 0:
                 raise InputError(f"{which}: think is {turn['think']}: the least is 0")
             whole = self._request(turn, said, at, which, table, total, f"{session}")
@@ -152,18 +152,6 @@ class Jsonl(RequestReader):
         whole = said + ids[0]
         table.hashes.append(_chained(whole + ids[1]) if ids[0] else [])
         return whole + ids[1]
-
-
-def _check_keys(row: dict[str, Any], known: frozenset[str], where: str) -> None:
-    """Whether a key that means nothing is none of those that do, misspelled.
-
-    Raises:
-        InputError: one is.
-    """
-    for key in row.keys() - known:
-        near = [one for one in get_close_matches(key, known - row.keys(), 1, 0.85) if one != key]
-        if near:
-            raise InputError(f"{where}: {quoted(key)} means nothing here: did you mean {near[0]}?")
 
 
 def _chained(tokens: list[int]) -> list[int]:
