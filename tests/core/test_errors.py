@@ -61,8 +61,9 @@ def test_a_message_is_never_long() -> None:
 
 def test_keys_that_are_nearly_right_are_refused_and_others_are_not() -> None:
     check_spelling(["depth", "ports"], ["depth", "width"], "here")
+    check_spelling(["turn"], ["turns"], "here")
     check_spelling(["width", "widths"], ["depth", "width"], "here")  # the right one is there too
-    with pytest.raises(InputError, match="here: 'widht' means nothing here: did you mean width[?]"):
+    with pytest.raises(InputError, match=r"here: 'widht' means nothing here: did you mean width\?"):
         check_spelling(["depth", "widht"], ["depth", "width"], "here")
 
 

@@ -50,8 +50,9 @@ def unknown(what: str, name: object, known: Iterable[str], suggestion: str = "")
     return InputError(f"unknown {what} {quoted(name)}: {hint}{' ' + suggestion if suggestion else ''}")
 
 
-ALIKE = 0.85
-"""How much a key that means nothing may be like one that does before it is taken to be misspelled."""
+ALIKE, SHORTEST_KEY = 0.8, 5
+"""How much a key that means nothing may be like one that does before it is taken to be misspelled, and how long it is
+at least: a ``turn`` or ``mode`` may well be another's."""
 
 
 def check_spelling(keys: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -69,7 +70,7 @@ def check_spelling(keys: Iterable[str], known: Iterable[str], where: str) -> Non
     """
     there, read = set(keys), set(known)
     for key in sorted(there - read):
-        near = difflib.get_close_matches(key, read - there, n=1, cutoff=ALIKE)
+        near = difflib.get_close_matches(key, read - there, n=1, cutoff=ALIKE) if len(key) >= SHORTEST_KEY else []
         if near:
             raise InputError(f"{where}: {quoted(key)} means nothing here: did you mean {near[0]}?")
 
