@@ -98,7 +98,7 @@ public:
     Cache(std::int64_t blocks, std::int64_t size, std::int64_t windowed, std::int64_t window, bool reuses, bool radix,
           bool by_use, const BlockKeys& keys)
         : blocks(blocks), size(size), windowed(windowed), window(window), reuses(reuses), free(blocks), radix_(radix),
-          by_use_(by_use), keys_(keys) {}
+          by_use_(by_use), counts_(reuses && !by_use && keys.offsets.empty()), keys_(keys), fresh_(blocks) {}
 
     const std::int64_t blocks, size, windowed, window;
     const bool reuses;
@@ -117,6 +117,10 @@ public:
         request.blocks += more;
         peak = std::max(peak, blocks - free);
         if (!reuses) return true;
+        if (counts_) {
+            take_idle(taken);
+            return true;
+        }
         take(request.held, more);
         if (windowed) take(request.held_windowed, more * windowed);
         return true;
@@ -137,6 +141,10 @@ public:
         std::int64_t done = request.computed / size;
         if (done <= request.stored || request.stored >= request.keys) return;
         done = std::min(done, request.keys);
+        if (counts_) {
+            request.stored = done;
+            return;
+        }
         for (std::int64_t place = request.stored; place < done; ++place) {
             const std::int64_t key = keys_.key(request, place);
             const std::int32_t block = request.held[place];
@@ -154,6 +162,7 @@ public:
     }
 
     void release(Request& request) {
+        if (counts_) return let_go(request);
         if (!reuses) free += request.blocks + windowed * (request.blocks - request.behind);
         for (auto block = request.held.rbegin(); block != request.held.rend(); ++block) {
             if (all_[*block].others) {
@@ -180,6 +189,7 @@ private:
 
     std::int64_t matching(const Request& request) const {
         const std::int64_t most = std::min((request.known - 1) / size, request.keys);
+        if (counts_) return std::min(most, left(request));
         std::int64_t found = 0;
         while (found < most && stored_.has(keys_.key(request, found))) ++found;
         return found;
@@ -187,6 +197,7 @@ private:
 
     bool begin(Request& request, std::int64_t tokens) {
         const std::int64_t found = matching(request);
+        if (counts_) return begin_counted(request, tokens, found);
         std::int64_t idle = 0;
         found_.clear();
         for (std::int64_t place = 0; place < found; ++place) {
@@ -208,6 +219,98 @@ private:
         return hold(request, tokens);
     }
 
+    // --- where no request finds what another has computed: blocks are counted, in runs ---------------------------
+
+    // Idle blocks that one request let go, of which the last is given up first.
+    struct Run {
+        std::int32_t before = none, after = none;  // among all of them, oldest first
+        std::int64_t count = 0, number = 0;
+    };
+
+    // Blocks with a key that are left of what a request let go.
+    std::int64_t left(const Request& request) const {
+        if (request.run == none || runs_[request.run].number != request.let_go) return 0;
+        return std::min(runs_[request.run].count, request.keyed);
+    }
+
+    bool begin_counted(Request& request, std::int64_t tokens, std::int64_t found) {
+        const std::int64_t more = std::max(of(tokens) - found, std::int64_t{0});
+        const std::int64_t behind = windowed ? std::min(behind_of(found * size), found) : 0;
+        const std::int64_t own = windowed * (found - behind);
+        if (more + more * windowed + own + found > free) return false;
+        if (found != left(request)) throw GiveUp("a request that has computed more than it knows");
+        if (found) {
+            Run& run = runs_[request.run];
+            run.count -= found;
+            run.number = 0;  // nobody asks for the rest
+            if (!run.count) remove(request.run);
+            free -= found;
+        }
+        free -= own;
+        take_idle(own);
+        request.run = none;
+        request.behind = behind;
+        request.blocks = request.stored = found;
+        return hold(request, tokens);
+    }
+
+    void take_idle(std::int64_t more) {
+        const std::int64_t fresh = std::min(more, fresh_);
+        fresh_ -= fresh;
+        for (more -= fresh; more;) {
+            Run& run = runs_[first_];
+            const std::int64_t taken = std::min(more, run.count);
+            run.count -= taken;
+            more -= taken;
+            if (!run.count) remove(first_);
+        }
+    }
+
+    void let_go(Request& request) {
+        const std::int64_t without = radix_ ? request.blocks - request.stored : 0;  // a key: given up before all others
+        const std::int64_t kept = request.blocks - without;
+        let_go_unnamed(without);
+        request.run = kept ? insert(kept, ++frees_, last_, none) : none;
+        request.let_go = frees_;
+        request.keyed = request.stored;
+        free += kept;
+        let_go_unnamed(windowed * (request.blocks - request.behind));
+        request.blocks = request.behind = request.stored = 0;
+    }
+
+    // Blocks that nobody will ask for.
+    void let_go_unnamed(std::int64_t count) {
+        if (!count) return;
+        free += count;
+        const std::int32_t beside = radix_ ? first_ : last_;
+        if (beside != none && !runs_[beside].number) {
+            runs_[beside].count += count;
+        } else {
+            insert(count, 0, radix_ ? none : last_, radix_ ? first_ : none);
+        }
+    }
+
+    std::int32_t insert(std::int64_t count, std::int64_t number, std::int32_t before, std::int32_t after) {
+        if (spare_.empty()) {
+            spare_.push_back(static_cast<std::int32_t>(runs_.size()));
+            runs_.emplace_back();
+        }
+        const std::int32_t at = spare_.back();
+        spare_.pop_back();
+        runs_[at] = {before, after, count, number};
+        (before == none ? first_ : runs_[before].after) = at;
+        (after == none ? last_ : runs_[after].before) = at;
+        return at;
+    }
+
+    void remove(std::int32_t at) {
+        const Run run = runs_[at];
+        (run.before == none ? first_ : runs_[run.before].after) = run.after;
+        (run.after == none ? last_ : runs_[run.after].before) = run.before;
+        runs_[at].number = 0;
+        spare_.push_back(at);
+    }
+
     std::int64_t behind_of(std::int64_t computed) const {
         return std::max(computed - window + 1, std::int64_t{0}) / size;
     }
@@ -221,6 +324,7 @@ private:
             free += gone;
             return;
         }
+        if (counts_) return let_go_unnamed(gone);
         const auto first = request.held_windowed.begin();
         for (auto block = first; block != first + gone; ++block) let_go(*block);
         request.held_windowed.erase(first, first + gone);
@@ -289,6 +393,7 @@ private:
     }
 
     const bool radix_, by_use_;
+    const bool counts_;  // no request finds what another has computed, and who let go first is given up first
     const BlockKeys& keys_;
     std::vector<Block> all_;  // that have been taken at least once
     std::int32_t first_ = none, last_ = none;
@@ -296,6 +401,9 @@ private:
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> order_;
     std::int64_t frees_ = 0;
     std::vector<std::int32_t> found_;
+    std::int64_t fresh_;  // blocks that were never taken, where they are counted
+    std::vector<Run> runs_;
+    std::vector<std::int32_t> spare_;
 };
 
 }  // namespace triosim::serving

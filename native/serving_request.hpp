@@ -17,6 +17,8 @@ struct Request {
     std::int64_t keys = 0, shared = 0;  // full blocks with a key, and how many of these come from the prompt's hashes
     std::int64_t scheduled = -1, first_token = -1, last_end = -1, last_token = -1;
     std::int64_t waited = 0, restarts = 0;
+    std::int32_t run = -1;  // idle blocks that it let go when it gave way, as long as ``let_go`` is that run's number
+    std::int64_t let_go = 0, keyed = 0;  // which run that was, and how many of its blocks, from the first, had a key
     std::vector<std::int32_t> held, held_windowed;
 
     std::int64_t lacks() const { return known - computed; }
