@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "columns.hpp"
+#include "serving_block_cache.hpp"
 #include "serving_fleet.hpp"
+#include "serving_own_cache.hpp"
+#include "serving_radix_cache.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -64,6 +67,15 @@ Times times_of(Columns& columns, nb::object from, nb::object shape) {
                      ticks(shape(step.tokens, nb::tuple(chunks), step.decodes, step.context, step.sampled), 0));
              },
              asked("padded"), asked("ends"), asked("base")}};
+}
+
+// The cache that finds what is to be found with least to remember.
+std::unique_ptr<Cache> cache_of(std::int64_t blocks, std::int64_t windowed, std::int64_t window, bool reuses, bool radix,
+                                bool by_use, const BlockKeys& keys) {
+    if (!reuses) return std::make_unique<Cache>(blocks, keys.size, windowed, window);
+    if (!by_use && keys.offsets.empty()) return std::make_unique<OwnCache>(blocks, keys.size, windowed, window, radix);
+    if (!by_use && radix && !windowed) return std::make_unique<RadixCache>(blocks, keys.size, keys);
+    return std::make_unique<BlockCache>(blocks, keys.size, windowed, window, radix, by_use, keys);
 }
 
 std::unique_ptr<Policy> policy_of(nb::handle from, Cache& cache) {
@@ -182,8 +194,8 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         if (blocks < 1) throw Refused("a cache has no block");
         const std::int64_t windowed = whole(from.attr("windowed")), window = whole(from.attr("window"));
         if (windowed < 0 || windowed > 1 << 20 || window < 0) throw Refused("a cache has no such groups of layers");
-        auto cache = std::make_unique<Cache>(blocks, keys.size, windowed, window, field<bool>(from, "reuses"),
-                                             field<bool>(from, "radix"), field<bool>(from, "by_use"), keys);
+        auto cache = cache_of(blocks, windowed, window, field<bool>(from, "reuses"), field<bool>(from, "radix"),
+                              field<bool>(from, "by_use"), keys);
         auto policy = policy_of(from, *cache);
         const auto most_exact = static_cast<std::size_t>(whole(from.attr("most_exact")));
         replicas.emplace_back(std::move(cache), std::move(policy), times[at],

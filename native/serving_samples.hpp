@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "serving_cache.hpp"
+#include "serving_key_table.hpp"
 
 namespace triosim::serving {
 
