@@ -17,7 +17,7 @@ namespace triosim::serving {
 class RadixCache final : public PrefixCache {
 public:
     RadixCache(std::int64_t blocks, std::int64_t size, const BlockKeys& keys)
-        : PrefixCache(blocks, size, 0, 0), keys_(keys), per_(std::max(keys.covers / size, std::int64_t{1})), idle_(blocks) {}
+        : PrefixCache(blocks, size, 0, 0), keys_(keys), per_(keys.per()), idle_(blocks) {}
 
     void release(Request& request) override {
         idle_.push_unnamed(request.blocks - request.stored, true);

@@ -42,11 +42,18 @@ struct BlockKeys {
     }
 
     std::int64_t key(const Request& request, std::int64_t place) const {
-        if (place >= request.shared) return -(request.row + 1) * (std::int64_t{1} << 32) + place;
+        return piece(request, place) + place % per();
+    }
+
+    // Blocks under one hash, side by side in a piece of text.
+    std::int64_t per() const { return std::max(covers / size, std::int64_t{1}); }
+
+    // The key of the piece in which a place lies: that of its first block.
+    std::int64_t piece(const Request& request, std::int64_t place) const {
+        const std::int64_t number = place / per();
+        if (place >= request.shared) return -(request.row + 1) * (std::int64_t{1} << 32) + number * per();
         const std::int64_t* hashes = values.data() + offsets[request.row];
-        if (covers < size) return hashes[(place + 1) * (size / covers) - 1];
-        const std::int64_t per = covers / size;
-        return hashes[place / per] * per + place % per;
+        return covers < size ? hashes[(place + 1) * (size / covers) - 1] : hashes[number] * per();
     }
 };
 
