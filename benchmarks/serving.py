@@ -49,6 +49,10 @@ ONE = "serve llama-3-8b --device H100 --arrivals poisson:8 --lengths uniform:128
 COMMANDS = {
     "10,000 requests": f"{ONE} --requests 10000",
     "a million requests": f"{ONE} --requests 1000000",
+    "100,000 on 64 replicas of SGLang": (
+        "serve llama-3-8b --device H100 --engine sglang --replicas 64 --arrivals poisson:800 --lengths uniform:128-512 "
+        "--requests 100000"
+    ),
     "the highest rate": f"{ONE} --requests 10000 --slo tpot=p99:20ms --find rate",
     "200 fleets of eight replicas": (
         "serve llama-3-8b --device H100 --replicas 8 --arrivals poisson:40 --lengths uniform:128-512 --requests 2000 "

@@ -102,8 +102,8 @@ def test_adapters_of_experts_are_refused() -> None:
 
 
 def test_halves_are_of_the_type_that_a_device_has_units_for() -> None:
-    v100, tpu = catalog.accelerator("V100-SXM2-32GB"), catalog.accelerator("TPU-v4")
-    assert [default_weights(device) for device in (v100, DEVICE, tpu)] == ["fp16", "bf16", "bf16"]
+    v100, tpu, k80 = (catalog.accelerator(name) for name in ("V100-SXM2-32GB", "TPU-v4", "K80"))
+    assert [default_weights(device) for device in (v100, DEVICE, tpu, k80)] == ["fp16", "bf16", "bf16", "fp16"]
     model = served_model("llama-3.2-1b")
     half, asked = (ServingKernels(model, v100, PRECISIONS[name]) for name in ("fp16", "bf16"))
     assert (half.halves, asked.halves) == ("float16", "bfloat16")

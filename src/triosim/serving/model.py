@@ -64,8 +64,10 @@ def halves_of(device: Accelerator) -> str:
     Raises:
         InputError: the device has no compute peak.
     """
-    wide, narrow = (multiplication(device, name) for name in HALVES)
-    native = wide.method is MultiplicationMethod.NATIVE or narrow.method is not MultiplicationMethod.NATIVE
+    wide, narrow = (multiplication(device, name).method for name in HALVES)
+    if wide is MultiplicationMethod.IMPOSSIBLE:
+        return HALVES[narrow is not MultiplicationMethod.IMPOSSIBLE]
+    native = wide is MultiplicationMethod.NATIVE or narrow is not MultiplicationMethod.NATIVE
     return HALVES[not native and rate("float16", device) > rate("bfloat16", device)]
 
 
