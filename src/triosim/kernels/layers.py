@@ -10,7 +10,7 @@ import numpy as np
 from triosim.accelerator.problem import Problem
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.classes import classify
-from triosim.kernels.models.physical import GROUPS, work_of
+from triosim.kernels.models.physical import works
 from triosim.kernels.work.einsums import Einsums, einsums_of
 from triosim.trace.calls import unique_calls
 from triosim.trace.tables import Trace
@@ -37,9 +37,6 @@ def layers(trace: Trace, device: Accelerator) -> list[tuple[Problem, float]]:
 
 
 def _parts(calls: Trace, device: Accelerator) -> Iterator[tuple[int, Einsums]]:
-    classified = classify(calls, device)
-    for name, groups in GROUPS.items():
-        at = np.flatnonzero(np.isin(classified.group, groups))
-        if at.size and name != "stream":
-            work, times = work_of(name, calls, at, classified.dtype[at], np.ones(len(at)))
+    for name, at, work, times in works(calls, classify(calls, device), np.ones(len(calls))):
+        if name != "stream":
             yield from zip(at.tolist(), einsums_of(name, work, times), strict=True)

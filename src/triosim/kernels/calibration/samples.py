@@ -11,7 +11,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.fitting import MeasuredKernels, different, operator_name
 from triosim.kernels.calibration.tiles import menu
 from triosim.kernels.classes import OTHER, classify
-from triosim.kernels.models.physical import GROUPS, Physics, beside, work_of
+from triosim.kernels.models.physical import Physics, beside, works
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.operators import kind
@@ -64,12 +64,8 @@ def samples(trace: Trace, device: Accelerator) -> TraceSamples:
     found: dict[str, MeasuredKernels] = {}
     used = np.zeros(len(calls), bool)
     shapes_known = _shapes_known(calls, classified.group)
-    for name, groups in GROUPS.items():
-        at = np.flatnonzero(np.isin(classified.group, groups) & (times > 0) & shapes_known)
-        if not at.size:
-            continue
+    for name, at, work, repeats in works(calls, classified, kernels, (times > 0) & shapes_known):
         of = BY_NAME[name]
-        work, repeats = work_of(name, calls, at, classified.dtype[at], kernels[at])
         extra = beside(name, kernels[at], repeats)
         good = np.flatnonzero((extra <= _BESIDE * times[at]) & np.isfinite(before[at]))
         good = _longest(good, times[at], of.class_of(work))

@@ -26,7 +26,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.classes import NOTHING, classify
 from triosim.kernels.estimate import Estimates, Limit, OperatorJoules, Source
 from triosim.kernels.model import OperatorModel, PricingJob
-from triosim.kernels.models.physical import GROUPS, work_of
+from triosim.kernels.models.physical import works
 from triosim.kernels.work.einsums import Einsums, einsums_of
 from triosim.trace.calls import unique_calls
 from triosim.trace.tables import ITEM_BYTES, Trace
@@ -66,11 +66,7 @@ class LoopNestModel(OperatorModel):
         classified = classify(calls, device)
         columns = _DesignColumns(len(calls))
         mapped: dict[object, EinsumCost] = {}
-        for name, groups in GROUPS.items():
-            at = np.flatnonzero(np.isin(classified.group, groups))
-            if not at.size:
-                continue
-            work, times = work_of(name, calls, at, classified.dtype[at], np.ones(len(at)))
+        for name, at, work, times in works(calls, classified, np.ones(len(calls))):
             if name == "stream":
                 self._moved(columns, calls, at, work.bytes(), work.written, device, found)
                 continue

@@ -9,8 +9,8 @@ interval, and the estimate says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,28 +87,51 @@ class Physics:
         classified = classify(calls, device)
         seconds, spread, usual = (np.zeros(len(calls)) for _ in range(3))
         limit = np.full(len(calls), Limit.UNKNOWN, np.int8)
-        for name, groups in GROUPS.items():
-            at = np.flatnonzero(np.isin(classified.group, groups))
-            if at.size:
-                columns = self._of_kind(BY_NAME[name], calls, at, classified.dtype[at], kernels[at], device)
-                seconds[at], limit[at], spread[at], usual[at] = columns
+        for name, at, work, times in works(calls, classified, kernels):
+            kind = BY_NAME[name]
+            found = self.priced(kind, work, device, [calls.operators.name[call] for call in at.tolist()])
+            seconds[at] = found.seconds * times + beside(name, kernels[at], times)
+            limit[at], spread[at] = found.limit, found.spread
+            usual[at] = np.minimum(found.spread, kind.spread(work, found.limit, None))
         group, engine, dtype = (getattr(classified, name)[row] for name in ("group", "engine", "dtype"))
         return Prediction(
             seconds[row], spread[row], usual[row], limit[row], Classified(group, engine, dtype), Source.PHYSICAL,
             BASIS, self.notes,
         )  # fmt: skip
 
-    def _of_kind(
-        self, kind: KernelKind, trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8],
-        kernels: NDArray[np.float64], device: Accelerator,
-    ) -> tuple[NDArray, NDArray, NDArray, NDArray]:  # fmt: skip
-        """Seconds, limit, spread and usual spread of operators of one kind."""
-        work, times = work_of(kind.name, trace, rows, dtype, kernels)
-        names = [trace.operators.name[row] for row in rows.tolist()]
-        found = self.priced(kind, work, device, names)
-        seconds = found.seconds * times + beside(kind.name, kernels, times)
-        usual = np.minimum(found.spread, kind.spread(work, found.limit, None))
-        return seconds, found.limit, found.spread, usual
+
+class KindOfWork(NamedTuple):
+    """The operators of a trace that are of one kind.
+
+    Attributes:
+        name: of the kind, one of :data:`GROUPS`.
+        rows: of the operators.
+        work: what each does.
+        times: how many times over.
+    """
+
+    name: str
+    rows: NDArray[np.int64]
+    work: Any
+    times: NDArray[np.float64]
+
+
+def works(
+    trace: Trace, classified: Classified, kernels: NDArray[np.float64], among: NDArray[np.bool_] | None = None
+) -> Iterator[KindOfWork]:
+    """What the operators of a trace do, kind by kind; kinds of which there are none are left out.
+
+    Args:
+        trace: operators with FLOP and bytes counted.
+        classified: their classes.
+        kernels: how many kernels each launches.
+        among: which operators are looked at; all where not given.
+    """
+    for name, groups in GROUPS.items():
+        there = np.isin(classified.group, groups)
+        at = np.flatnonzero(there if among is None else there & among)
+        if at.size:
+            yield KindOfWork(name, at, *work_of(name, trace, at, classified.dtype[at], kernels[at]))
 
 
 def work_of(
