@@ -23,6 +23,7 @@ from triosim.serving.replica import Replica
 from triosim.serving.requests import PromptHashes, RequestTable
 from triosim.serving.router import ROUTERS
 from triosim.serving.tiers import CacheTier, TieredCache, TierTraffic, parse_tier
+from triosim.serving.traffic import traffic as made_up
 
 BLOCK = 1_000_000.0
 HUGE = 1e15
@@ -67,6 +68,18 @@ def test_what_was_pushed_out_comes_back(engine: str) -> None:
     assert (traffic.loaded, traffic.reloads) == (10 * BLOCK, 1)
     assert traffic.written == 20 * BLOCK
     assert found.cache.free == 11
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_what_is_sent_back_is_still_there_when_its_turn_comes(engine: str) -> None:
+    """More requests wait than the cache has room for: reloads for all of them would push each other out again."""
+    talks = made_up("poisson:40", "prompt=fixed:160;output=fixed:32", 240, turns="6,think=1s")
+    blocks = 180 if engine != "sglang" else 16 * 180
+    one = tiered(engine, blocks, block_tokens=16 if engine != "sglang" else 1)
+    _, sent = served(talks, [one], system=node(link="9TB/s"))
+    came = sent.loaded / BLOCK * one.cache.block_tokens
+    assert sent.reloads > 50
+    assert one.cache.hit_tokens > 0.9 * came
 
 
 def test_a_reload_alone_takes_its_bytes_and_the_latency() -> None:

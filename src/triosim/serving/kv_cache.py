@@ -213,6 +213,12 @@ class PrefixCache(KVCache):
             found += 1
         return found
 
+    def takes(self, request: Request) -> int:
+        """Free blocks that a request would take that is admitted with all that is known of it."""
+        found = request.keys[: self._matching(request)]
+        used = sum(self._block[key] not in self._idle for key in found)
+        return self.needs(request, request.known) - used
+
     def start(self, request: Request, tokens: int) -> bool:
         """Admit a request: it shares the blocks of the longest stored prefix and takes free ones for the rest."""
         if not self._begin(request, tokens):

@@ -336,15 +336,17 @@ class TierTraffic:
             self._arrived(cast(int, sent), now)
 
     def fetch(self, replica: Replica, now: int) -> None:
-        """Send back what the tiers hold of the requests that would be admitted next."""
+        """Send back what the tiers hold of the requests that would be admitted next: as many as there is room for, now
+        that nobody computes them.  What comes for others would be given up again before its turn."""
         policy, cache = replica.policy, replica.cache
         if not policy.waiting:
             return
         assert isinstance(cache, TieredCache)
         home = self._homes[replica.number]
-        room = policy.max_running - len(policy.running) - replica.loading
+        room, free = policy.max_running - len(policy.running) - replica.loading, cache.free
         for request in list(policy.waiting):
-            if room <= 0:
+            free -= cache.takes(request)
+            if room <= 0 or free < 0:
                 return
             room -= 1
             if request.asked > request.restarts:
