@@ -97,6 +97,12 @@ def test_a_folder_that_is_called_like_a_model_does_not_hide_it(
         (("train", "step.triosim", "--device", "mine.json"), "mine.json: no such file or folder"),
         (("systems", "clusters.toml"), "did you mean cluster.toml?"),
         (("devices", "a/b.toml"), "a/b.toml: no such file or folder"),
+        (("infer", "step.triosim", "--device", "H100", "--prompt", "5", "--output", "2"), "does not describe a model"),
+        (
+            ("serve", "step.triosim", "--device", "H100", "--arrivals", "poisson:1", "--lengths", "fixed:20"),
+            "step.triosim does not describe a model: give a model's name",
+        ),
+        (("serve", "x" * 5000, "--device", "H100", "--arrivals", "poisson:1", "--lengths", "fixed:9"), "unknown model"),
         (("train", "x" * 5000), "unknown model"),
         (("train", "x/" * 5000), "no such file or folder"),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -399,6 +400,11 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
         return found.family, dict(found.configuration)
     if name in MODELS:
         return name, {}
+    if os.path.exists(name):
+        raise InputError(
+            f"{name} does not describe a model: give a model's name (triosim models), or its configuration "
+            f"({', '.join(SUFFIXES)}, or a folder with {CONFIGURATION})"
+        )
     raise unknown("model", name, names())
 
 
