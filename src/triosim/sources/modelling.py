@@ -290,7 +290,7 @@ def _is_file(name: str) -> bool:
 
 def is_model_folder(path: Path) -> bool:
     """Whether a folder has the configuration of a model of Hugging Face."""
-    return (path / CONFIGURATION).is_file()
+    return os.path.isfile(path / CONFIGURATION)  # False for names that are too long
 
 
 def configured(name: str | Path, configuration: Mapping[str, Any] | None = None) -> Family:
