@@ -125,6 +125,18 @@ def test_what_cannot_be_used_is_one_sentence(text, tmp_path):
     assert "file.yaml" in str(refused.value)
 
 
+def test_energies_of_what_the_design_has_not_are_told_or_refused(tmp_path):
+    row = "  - {{name: system.{}, actions: [{{name: read, energy: 3}}, {{name: write, energy: 3}}]}}\n"
+    path = tmp_path / "ert.yaml"
+    path.write_text("ERT:\n  tables:\n" + row.format("address_generator") + row.format("buffer"))
+    found = read([DATA / "arch_04.yaml", path])
+    assert found.unused == ("energies of address_generator are not used: the design has no such components",)
+    assert {s.name: s.energies.read for s in found.design.stores}["buffer"] == pytest.approx(3e-12)
+    path.write_text("ERT:\n  tables:\n" + row.format("bufer"))
+    with pytest.raises(InputError, match="energies are stated of bufer, and the design has none of them"):
+        _ = read([DATA / "arch_04.yaml", path]).design
+
+
 def test_a_file_of_more_than_16_mib_is_not_parsed(tmp_path):
     path = tmp_path / "large.yaml"
     path.write_text("mapping:\n" + "# filler\n" * (2 << 20))

@@ -106,7 +106,26 @@ class Contents:
     def _with_energies(self, design: Architecture) -> Architecture:
         names = [store.name for store in design.stores] + [design.compute.name]
         table = {name: energies for name, energies in self.energies if name in names}
+        if self.energies and not table:
+            stated = ", ".join(dict.fromkeys(name for name, _ in self.energies[:8]))
+            raise InputError(
+                f"energies are stated of {stated}, and the design has none of them: name its components, "
+                f"{', '.join(names[:8])}"
+            )
         return completed(design.with_energies(table))
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """A sentence on energies that nothing of the design takes, if there are some."""
+        design = self.architecture
+        if design is None:
+            return ()
+        names = {store.name for store in design.stores} | {design.compute.name}
+        others = list(dict.fromkeys(name for name, _ in self.energies if name not in names))
+        if not others:
+            return ()
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        return (f"energies of {', '.join(others[:5])}{more} are not used: the design has no such components",)
 
     @property
     def design(self) -> Architecture:

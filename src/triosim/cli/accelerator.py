@@ -162,7 +162,7 @@ def evaluate(
         if page is not None:
             write(drawn, page)
     say(outputs, json, stats, ert)
-    say((f"note: {note}" for note in found.notes), json, stats, ert)
+    say((f"note: {note}" for note in (*found.notes, *found.unused)), json, stats, ert)
 
 
 def _cases(found: Contents, mapping: Path | None, ragged: bool) -> list[Any]:
@@ -315,7 +315,7 @@ def map_(
 
         write([DrawnCase(best, architecture, one, result) for one, result, best, _ in rows], page)
     say(written("mapping", output) + written("json", json) + written("report", page), output, json)
-    notes = found.notes
+    notes = found.notes + found.unused
     if found.sparse:
         notes += ("the search minded no zeros, what it found was evaluated with them",)
     say((f"note: {note}" for note in notes), output, json)
@@ -339,4 +339,4 @@ def show(
         return
     found = _contents(design, [], also)
     report.design(found, rich_console())
-    say(f"note: {note}" for note in found.notes)
+    say(f"note: {note}" for note in (*found.notes, *found.unused))
