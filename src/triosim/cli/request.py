@@ -48,10 +48,10 @@ def request(options: InferOptions) -> None:
             )
     if options.system is None and options.device is None:
         raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
-    tensor_parallel, stages = options.tp or 1, options.pp or 1
     for option, count in (("--tp", options.tp), ("--pp", options.pp), ("--batch-size", options.batch_size)):
         if count is not None and count < 1:
             raise InputError(f"{option} must be at least 1, got {count}")
+    tensor_parallel, stages = options.tp or 1, options.pp or 1
     system = named_system(options, options.device, tensor_parallel * stages)
     if options.pim is not None:
         check_pim(options.pim, system)

@@ -65,10 +65,11 @@ def deployment_of(options: ServeOptions) -> Deployment:
     cap_w, clock_hz = limits(options)
     pools: list[Pool] = []
     for role, replicas in roles:
+        first = sum(one.devices for one in pools)
         pool = Pool(
             model=options.model,
             system=system,
-            first=sum(one.devices for one in pools),
+            first=first,
             name=role if len(roles) > 1 else "",
             role=role,
             engine=options.engine or default_engine(options.model),
@@ -79,7 +80,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             expert_ranks=options.ep,
             expert_skew=options.expert_skew,
             replicas=replicas,
-            weights=options.weights or default_weights(system.model(sum(one.devices for one in pools))),
+            weights=options.weights or default_weights(system.model(first)),
             kv_cache=options.kv_cache,
             prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
             eviction=options.eviction,
@@ -221,7 +222,8 @@ def _system(options: ServeOptions, at_least: int, apart: bool) -> System:
     link = options.link
     if apart and link is None and options.device is not None and catalog.has_accelerator(options.device):
         model = catalog.accelerator(options.device)
-        link = model.host_link or None if catalog.device_link(model) is None else None
+        if catalog.device_link(model) is None:
+            link = model.host_link or None  # CPUs and chips with memory of their own have none either
 
     if options.system is None and options.device is None:
         raise InputError("name a --system or a --device to serve on, as --device H100-SXM5-80GB")

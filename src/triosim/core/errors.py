@@ -15,6 +15,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 LONGEST_VALUE = 80
 """Characters of a value that a message repeats."""
@@ -68,11 +69,17 @@ def check_spelling(keys: Iterable[str], known: Iterable[str], where: str) -> Non
     Raises:
         InputError: a key is misspelled.
     """
-    there, read = set(keys), set(known)
+    there, read = frozenset(keys), frozenset(known)
     for key in sorted(there - read):
-        near = difflib.get_close_matches(key, read - there, n=1, cutoff=ALIKE) if len(key) >= SHORTEST_KEY else []
-        if near:
-            raise InputError(f"{where}: {quoted(key)} means nothing here: did you mean {near[0]}?")
+        near = next((one for one in _spelled_like(key, read) if one not in there), None)
+        if near is not None:
+            raise InputError(f"{where}: {quoted(key)} means nothing here: did you mean {near}?")
+
+
+@lru_cache(maxsize=1024)  # a file of a million lines has the same keys in each
+def _spelled_like(key: str, known: frozenset[str]) -> list[str]:
+    """Keys that one may be a misspelling of, the likest first."""
+    return difflib.get_close_matches(key, known, n=3, cutoff=ALIKE) if len(key) >= SHORTEST_KEY else []
 
 
 def no_such_file(path: str | os.PathLike[str]) -> InputError:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 from triosim.core.errors import InputError
 from triosim.core.units import format_bytes
@@ -45,6 +46,7 @@ def limit_bytes() -> int:
     return given if given is not None else machine_bytes() // 2
 
 
+@cache  # asked for every line of a JSONL file
 def machine_bytes() -> int:
     """Memory of this machine in bytes, or of the control group that this process is confined to if that is less."""
     try:

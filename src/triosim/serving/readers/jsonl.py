@@ -30,7 +30,6 @@ OUTPUT = ("output_tokens", "output_toks")
 STEPS = "denoising_steps"
 """What is said instead of tokens where images are asked for."""
 
-
 TURN_KEYS = frozenset({*PROMPT, *OUTPUT, STEPS, "think"})
 KEYS = frozenset({*PROMPT, *OUTPUT, STEPS, "arrived_at", "arrival_time_ns", "session", "model", "priority", "turns"})
 """Keys that mean something; others are passed over, but for one that is nearly spelled like them."""
@@ -68,8 +67,7 @@ class Jsonl(RequestReader):
         numbers: dict[str, int] = {}
         for at, row in json_lines(path, source):
             where = f"{path}, line {at}"
-            if not row.keys() <= KEYS:
-                check_spelling(row, KEYS, where)
+            check_spelling(row, KEYS, where)
             if "arrival_time_ns" in row:
                 seconds = number(row["arrival_time_ns"], where, "arrival_time_ns") * 1e-9
             else:
