@@ -541,6 +541,7 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
             "any PyTorch model can be recorded without its hardware or its weights: triosim trace record --fake"
         )
     cls = MODELS.get(families[kind])
+    table = cls.reworded(table)
     for key, supported in cls.fixed.items():
         allowed = supported if isinstance(supported, tuple) else (supported,)
         if table.get(key, allowed[0]) not in allowed:

@@ -53,6 +53,7 @@ PUBLISHED = {
     "starcoder2-15b": 15_957_889_024, "granite-3.1-8b": 8_170_848_256, "stablelm-3b": 2_795_443_200,
     "stablelm-2-1.6b": 1_644_515_328, "glm-4-9b": 9_400_279_040, "glm-4-32b": 32_566_081_536,
     "command-r7b": 8_028_033_024,
+    "starcoder-15b": 15_517_456_384,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
@@ -71,6 +72,7 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "dlrm-kaggle": 540,  # as the paper of DLRM names it
     "nemotron-4-340b": 341_000, "nemotron-4-15b": 15_600, "glm-4.5-air": 106_000, "command-a": 111_000,
     "minimax-m2": 230_000, "minitron-4b": 4190, "minitron-8b": 8270, "glm-4.5": 355_000,
+    "santacoder-1.1b": 1125,
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 

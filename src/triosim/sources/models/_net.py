@@ -243,7 +243,8 @@ class Net(Tape):
 
     def slice(self, x: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Elements ``start`` to ``end`` of one dimension."""
-        y = self.alias(x, (*x.shape[:dim], end - start, *x.shape[dim + 1 :]), start * math.prod(x.shape[dim + 1 :]))
+        size = end - start if start else end  # a dimension that follows something still does
+        y = self.alias(x, (*x.shape[:dim], size, *x.shape[dim + 1 :]), start * math.prod(x.shape[dim + 1 :]))
         args = {"dim": dim, "start": start, "end": end}
         row = self.operator("aten::slice", ("self",), (x,), (y,), args, view=True)
 
@@ -405,6 +406,20 @@ class Net(Tape):
         y = self._like(x)
         row = self.operator("aten::add", ("self",), (x,), (y,))
         self.derivative(row, (y,), lambda g: self.give(x, g))
+        return y
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """``x`` kept within limits."""
+        y = self._like(x)
+        row = self.operator("aten::clamp", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:
+            within, dx = self._like(x, False), self._like(x, False)
+            self.operator("aten::le", ("self",), (x,), (within,))
+            self.operator("aten::where", ("self", "other"), (within, g), (dx,))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
         return y
 
     def tanh(self, x: Tensor) -> Tensor:
