@@ -118,6 +118,8 @@ MPT = {"d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": CLASSES, "max_s
 CASES |= {
     "gpt_bigcode": ("gpt_bigcode", BIGCODE),
     "gpt_bigcode, as many keys": ("gpt_bigcode", {**BIGCODE, "multi_query": False, "activation_function": "gelu"}),
+    "mpt": ("mpt", MPT),
+    "mpt, within limits": ("mpt", {**MPT, "attn_config": {"clip_qkv": 8.0, "attn_pdrop": 0}}),
 }  # fmt: skip
 APART = {
     "seed_oss, dropout",

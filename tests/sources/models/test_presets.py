@@ -54,6 +54,7 @@ PUBLISHED = {
     "stablelm-2-1.6b": 1_644_515_328, "glm-4-9b": 9_400_279_040, "glm-4-32b": 32_566_081_536,
     "command-r7b": 8_028_033_024,
     "starcoder-15b": 15_517_456_384,
+    "mpt-7b-alibi": 6_649_286_656,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
@@ -73,6 +74,7 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "nemotron-4-340b": 341_000, "nemotron-4-15b": 15_600, "glm-4.5-air": 106_000, "command-a": 111_000,
     "minimax-m2": 230_000, "minitron-4b": 4190, "minitron-8b": 8270, "glm-4.5": 355_000,
     "santacoder-1.1b": 1125,
+    "mpt-30b-alibi": 30_000,
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 
