@@ -120,6 +120,11 @@ CASES |= {
     "gpt_bigcode, as many keys": ("gpt_bigcode", {**BIGCODE, "multi_query": False, "activation_function": "gelu"}),
     "mpt": ("mpt", MPT),
     "mpt, within limits": ("mpt", {**MPT, "attn_config": {"clip_qkv": 8.0, "attn_pdrop": 0}}),
+    "gpt_neo": (
+        "gpt_neo",
+        {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": CLASSES, "max_position_embeddings": 32,
+         "attention_types": [[["global", "local"], 1]], "window_size": 8, "activation_function": "gelu_pytorch_tanh"},
+    ),
 }  # fmt: skip
 APART = {
     "seed_oss, dropout",
