@@ -125,8 +125,15 @@ CASES |= {
         {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": CLASSES, "max_position_embeddings": 32,
          "attention_types": [[["global", "local"], 1]], "window_size": 8, "activation_function": "gelu_pytorch_tanh"},
     ),
+    "dbrx": (
+        "dbrx",
+        {"d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": CLASSES,
+         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
+         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 8, "moe_top_k": 2}},
+    ),
 }  # fmt: skip
 APART = {
+    "dbrx",
     "seed_oss, dropout",
     "nemotron",
     "glm4",
