@@ -131,6 +131,8 @@ CASES |= {
          "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
          "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 8, "moe_top_k": 2}},
     ),
+    "exaone4": ("exaone4", {**LLAMA, "num_key_value_heads": 2, "num_hidden_layers": 4, "sliding_window": 8}),
+    "exaone4, all tokens": ("exaone4", {**LLAMA, "sliding_window": None, "layer_types": ["full_attention"] * 2}),
 }  # fmt: skip
 APART = {
     "dbrx",
