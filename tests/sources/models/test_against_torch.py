@@ -69,7 +69,7 @@ CASES |= {
     name: (name, configuration, functools.partial(hugging_face.network, name, configuration))
     for name, configuration in hugging_face.CONFIGURATIONS.items()
 }
-TEXT = {"llama", "gpt", "bert", "roberta"}
+TEXT = {"llama", "gpt", "bert", "roberta", "distilbert"}
 
 
 class Log(TorchDispatchMode):

@@ -58,6 +58,7 @@ PUBLISHED = {
     "gpt-neo-125m": 125_198_592, "gpt-neo-1.3b": 1_315_575_808, "gpt-neo-2.7b": 2_651_307_520,
     "dbrx": 131_596_523_520,
     "ernie-4.5-0.3b": 360_748_032,
+    "distilbert-base": 66_985_530,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
