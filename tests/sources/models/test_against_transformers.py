@@ -134,6 +134,10 @@ CASES |= {
     "exaone4": ("exaone4", {**LLAMA, "num_key_value_heads": 2, "num_hidden_layers": 4, "sliding_window": 8}),
     "exaone4, all tokens": ("exaone4", {**LLAMA, "sliding_window": None, "layer_types": ["full_attention"] * 2}),
     "ernie4_5": ("ernie4_5", {**LLAMA, "num_key_value_heads": 2, "head_dim": 16, "use_bias": True}),
+    "phimoe": (
+        "phimoe",
+        {**LLAMA, "num_key_value_heads": 2, "num_local_experts": 8, "attention_bias": True, "lm_head_bias": True},
+    ),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {**LLAMA, "num_key_value_heads": 2, "head_dim": 16}),
 }  # fmt: skip
 APART = {
