@@ -22,11 +22,12 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "image_size": 64,
         "patch_size": 16, "num_labels": 10,
     },
+    "resnet_hf": {"depths": [2, 1, 2], "hidden_sizes": [32, 64, 128], "embedding_size": 16, "num_labels": 10},
     "convnext": {"depths": [2, 2, 2], "hidden_sizes": [16, 24, 32], "num_labels": 10},
 }  # fmt: skip
 CLASSES = {
     "roberta": "RobertaForMaskedLM", "distilbert": "DistilBertForMaskedLM", "vit": "ViTForImageClassification",
-    "convnext": "ConvNextForImageClassification",
+    "resnet_hf": "ResNetForImageClassification", "convnext": "ConvNextForImageClassification",
 }  # fmt: skip
 
 

@@ -95,6 +95,18 @@ def test_number_of_parameters(name):
         assert preset.parameters == pytest.approx(ROUNDED[name] * 1e6, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("name", "depths", "widths", "layer_type"),
+    [
+        ("resnet18", (2, 2, 2, 2), (64, 128, 256, 512), "basic"),
+        ("resnet50", (3, 4, 6, 3), (256, 512, 1024, 2048), "bottleneck"),
+    ],
+)
+def test_hugging_faces_residual_networks_have_as_many(name, depths, widths, layer_type):
+    configuration = {"depths": depths, "hidden_sizes": widths, "layer_type": layer_type}
+    assert parameters("resnet_hf", configuration) == PUBLISHED[name]
+
+
 def test_every_published_number_is_of_a_preset():
     assert set(PUBLISHED) | set(ROUNDED) <= set(presets())
 
