@@ -60,6 +60,9 @@ PUBLISHED = {
     "dbrx": 131_596_523_520,
     "ernie-4.5-0.3b": 360_748_032,
     "distilbert-base": 66_985_530,
+    "whisper-tiny": 37_760_640, "whisper-base": 72_593_920, "whisper-small": 241_734_912,
+    "whisper-medium": 763_857_920, "whisper-large-v2": 1_543_304_960, "whisper-large-v3": 1_543_490_560,
+    "whisper-large-v3-turbo": 808_878_080,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3

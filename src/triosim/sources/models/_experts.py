@@ -216,8 +216,8 @@ class Experts:
         by_expert, order = net.tensor((rows,), "int64"), net.tensor((rows,), "int64")
         net.operator("aten::sort", ("self",), (numbers,), (by_expert, order), {"dim": -1})
         token = _pointwise(net, "aten::floor_divide", order)
-        y = _indexed(net, x, token)
-        weights = _indexed(net, weights, order)
+        y = net.indexed(x, token)
+        weights = net.indexed(weights, order)
         ends = self._ends(net, by_expert)
         if self.weighed_first:
             y = _rows_scaled(net, y, _column(net, weights))
@@ -229,7 +229,7 @@ class Experts:
         net.operator("aten::arange", (), (), (inverse,))
         back = net.overwritten(order)
         net.operator("aten::index_put_", ("self", "indices", "values"), (order, order, inverse), (back,))
-        y = net.view(_indexed(net, y, back), (tokens, chosen, width))
+        y = net.view(net.indexed(y, back), (tokens, chosen, width))
         return net.to(_summed(net, y, 1, keepdim=False), x.dtype)
 
     def _fused(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class Experts:
         y = _grouped_mm(net, x, net.transpose(weight, 1, 2) if turned else weight, ends, transposed=turned)
         if by_expert is None or not self.bias:
             return y
-        return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))
+        return net.add_(y, net.indexed(net.parameter(f"{name}_bias"), by_expert))
 
     def _made(self, net: Net, x: Tensor, ends: Tensor, by_expert: Tensor | None) -> list[Tensor]:
         """What goes into the activation: gate and up, or one alone."""
@@ -379,21 +379,6 @@ def _scattered(net: Net, g: Tensor, places: Tensor, shape: Shape, name: str = "a
     zeros, dx = _zeros(net, g, shape), net.tensor(shape, g.dtype)
     net.operator(name, ("self", "index", "src"), (zeros, places, g), (dx,), {"dim": 1})
     return dx
-
-
-def _indexed(net: Net, x: Tensor, numbers: Tensor) -> Tensor:
-    """Rows of ``x`` by their numbers."""
-    y = net.tensor((*numbers.shape, *x.shape[1:]), x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::index", ("self", "indices"), (x, numbers), (y,))
-
-    def rule(g: Tensor) -> None:
-        zeros, dx = _zeros(net, g, x.shape), net.tensor(x.shape, x.dtype)
-        roles = ("self", "indices", "values")
-        net.operator("aten::index_put", roles, (zeros, numbers, g), (dx,), {"accumulate": True})
-        net.give(x, dx)
-
-    net.derivative(row, (y,), rule)
-    return y
 
 
 def _zeros(net: Net, like: Tensor, shape: Shape) -> Tensor:
