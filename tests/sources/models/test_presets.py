@@ -60,6 +60,7 @@ PUBLISHED = {
     "dbrx": 131_596_523_520,
     "ernie-4.5-0.3b": 360_748_032,
     "distilbert-base": 66_985_530,
+    "swin-t": 28_288_354, "swin-s": 49_606_258, "swin-b": 87_768_224, "swin-l": 196_532_476,
     "whisper-tiny": 37_760_640, "whisper-base": 72_593_920, "whisper-small": 241_734_912,
     "whisper-medium": 763_857_920, "whisper-large-v2": 1_543_304_960, "whisper-large-v3": 1_543_490_560,
     "whisper-large-v3-turbo": 808_878_080,
