@@ -14,6 +14,11 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "vocab_size": 120, "max_position_embeddings": 34, "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0, "type_vocab_size": 1,
     },
+    "electra": {
+        "hidden_size": 64, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 128, "vocab_size": 120, "max_position_embeddings": 32, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
     "distilbert": {
         "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 120, "max_position_embeddings": 32,
         "dropout": 0.0, "attention_dropout": 0.0,
@@ -26,8 +31,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "convnext": {"depths": [2, 2, 2], "hidden_sizes": [16, 24, 32], "num_labels": 10},
 }  # fmt: skip
 CLASSES = {
-    "roberta": "RobertaForMaskedLM", "distilbert": "DistilBertForMaskedLM", "vit": "ViTForImageClassification",
-    "resnet_hf": "ResNetForImageClassification", "convnext": "ConvNextForImageClassification",
+    "convnext": "ConvNextForImageClassification", "distilbert": "DistilBertForMaskedLM",
+    "electra": "ElectraForMaskedLM", "resnet_hf": "ResNetForImageClassification", "roberta": "RobertaForMaskedLM",
+    "vit": "ViTForImageClassification",
 }  # fmt: skip
 
 

@@ -85,7 +85,7 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "santacoder-1.1b": 1125,
     "mpt-30b-alibi": 30_000,
     "exaone-4-1.2b": 1280, "exaone-4-32b": 32_000,
-    "hunyuan-7b": 7500,
+    "hunyuan-7b": 7500, "electra-base": 110, "electra-large": 335,
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 
