@@ -75,7 +75,7 @@ CASES |= {
     "resnet_hf, basic": ("resnet_hf", BASIC, functools.partial(hugging_face.network, "resnet_hf", BASIC)),
     "resnet_hf, early": ("resnet_hf", EARLY, functools.partial(hugging_face.network, "resnet_hf", EARLY)),
 }
-TEXT = {"llama", "gpt", "bert", "roberta", "distilbert", "electra"}
+TEXT = {"llama", "gpt", "bert", "roberta", "distilbert", "electra", "albert"}
 
 
 class Log(TorchDispatchMode):

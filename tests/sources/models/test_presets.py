@@ -111,6 +111,12 @@ def test_hugging_faces_residual_networks_have_as_many(name, depths, widths, laye
     assert parameters("resnet_hf", configuration) == PUBLISHED[name]
 
 
+@pytest.mark.parametrize(("name", "width", "published"), [("albert-base-v2", 768, 11_813_810)])
+def test_with_what_tells_the_order_of_sentences(name, width, published):
+    """The published file has its pooling and its two classes beside the head of masked words."""
+    assert presets()[name].parameters + (width + 1) * width + 2 * (width + 1) == published
+
+
 def test_every_published_number_is_of_a_preset():
     assert set(PUBLISHED) | set(ROUNDED) <= set(presets())
 
