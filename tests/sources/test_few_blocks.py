@@ -21,6 +21,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gpt2", {}),
     ("mixtral-8x7b", {"batch_size": 2}),
     ("gemma-2-9b", {}),  # two kinds of attention by turns
+    ("mpt-7b-alibi", {}),  # all blocks read one buffer of biases
+    ("gpt-neo-125m", {}),
+    ("phi-3.5-moe", {}),
     ("deepseek-v2-lite", {}),  # another first block
 ]
 
