@@ -61,6 +61,7 @@ class GPTBigCode(Decoder):
     def embed_weights(self, w: Weights, body: str) -> None:
         super().embed_weights(w, body)
         w.embedding(f"{body}.wpe", self.n_positions, self.n_embd)
+        w.buffers[f"{body}.bias"] = ((self.n_positions, self.n_positions), "bool")  # which kernels do not read
 
     def embed(self, net: Net, tokens: Tensor) -> Tensor:
         positions = net.unsqueeze(net.positions(tokens), 0)

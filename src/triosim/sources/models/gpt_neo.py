@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Decoder, Layout
-from triosim.sources.models._eager import EagerAttention
+from triosim.sources.models._eager import EagerAttention, make_mask
 from triosim.sources.models._family import divides
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import GELU, FeedForward, Norm
@@ -78,6 +78,7 @@ class GPTNeo(Decoder):
         w.embedding(f"{body}.wpe", self.max_position_embeddings, self.hidden_size)
 
     def embed(self, net: Net, tokens: Tensor) -> Tensor:
+        make_mask(net, tokens, net.precision)
         positions = net.unsqueeze(net.positions(tokens), 0)
         return net.dropout(net.add(super().embed(net, tokens), net.embedding("wpe", positions)), self.embed_dropout)
 
@@ -86,7 +87,7 @@ class GPTNeo(Decoder):
             self.hidden_size, self.num_heads, self.num_heads, self.hidden_size // self.num_heads,
             "GPTNeoSelfAttention", ("k_proj", "v_proj", "q_proj"), "out_proj", last_bias=True, rotated=False,
             window=self.window_size if layer % 2 else 0, dropout=self.attention_dropout,
-            last_dropout=self.resid_dropout,
+            last_dropout=self.resid_dropout, positions=self.max_position_embeddings,
         )  # fmt: skip
 
     def feed_forward(self, layer: int) -> FeedForward:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Decoder, Layout
-from triosim.sources.models._eager import EagerAttention
+from triosim.sources.models._eager import EagerAttention, make_mask
 from triosim.sources.models._family import divides, flattened
-from triosim.sources.models._net import Weights
+from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import FeedForward, Norm
+from triosim.sources.models._tape import Tensor
 
 BIASES = "transformer.alibi"
 """Made anew in each step there, once for all blocks."""
@@ -75,6 +76,10 @@ class MPT(Decoder):
     def embed_weights(self, w: Weights, body: str) -> None:
         super().embed_weights(w, body)
         w.buffers[BIASES] = ((self.n_heads, 1, self.max_seq_len), "float32")
+
+    def embed(self, net: Net, tokens: Tensor) -> Tensor:
+        make_mask(net, tokens, "bool")
+        return super().embed(net, tokens)
 
     def attention(self, layer: int) -> EagerAttention:
         return EagerAttention(

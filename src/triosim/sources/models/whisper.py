@@ -136,7 +136,8 @@ class Whisper(Text):
             read = y if seen is None else seen
             q = split(net.scaled(net.linear("q_proj", y)))
             k, v = (split(net.linear(part, read)) for part in ("k_proj", "v_proj"))
-            y = net.transpose(net.attention(q, k, v, causal=causal, dropout=self.attention_dropout), 1, 2)
+            y = net.attention(q, k, v, causal=causal, dropout=self.attention_dropout)
+            y = net.clone(net.transpose(y, 1, 2))  # which comes by head, as queries do
             y = net.linear("out_proj", net.view(y, x.shape))
         return net.add(x, net.dropout(y, self.dropout))
 
