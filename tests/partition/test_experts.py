@@ -56,6 +56,19 @@ def test_tokens_go_to_their_experts_and_come_back_in_each_pass() -> None:
     )
 
 
+@pytest.mark.parametrize("dispatch", ["alltoall", "allgather"])
+def test_rows_go_in_8_bits_and_come_back_as_they_are_computed(dispatch: str) -> None:
+    """A byte an element and a float32 for every 128 (DeepSeek-V3, section 3.3.3), forward and backward."""
+    usual, short = (_sent(_job(8, options={"dispatch": dispatch, **more})) for more in ({}, {"dispatch_type": "fp8"}))
+    (size,) = {row[3] for row in usual}
+    less = size // BF16 + size // BF16 // 128 * 4
+    there, back = ("all_to_all",) * 2 if dispatch == "alltoall" else ("all_gather", "reduce_scatter")
+    assert short == {
+        ("ep", kind, phase, sent): LAYERS
+        for phase in (Phase.FORWARD, Phase.BACKWARD) for kind, sent in ((there, less), (back, size))
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("ep", [1, 4])
 @pytest.mark.parametrize("capacity", [0.5, 1.0, 1.25])
 def test_a_capacity_gives_every_expert_as_many_rows(ep: int, capacity: float) -> None:

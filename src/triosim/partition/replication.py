@@ -119,7 +119,8 @@ class Replication:
 
     def of_apart(self) -> Replication:
         """The placements of parameters of which replicas have different ones."""
-        return replace(self, axis=self.apart, path=(), apart="")
+        reduced = self.path == (("all_reduce", self.axis),)  # whole, though states are Shard: parameters are dealt
+        return replace(self, axis=self.apart, path=(("all_reduce", self.apart),) if reduced else (), apart="")
 
     def sharing(self, mesh: Mesh, weight_bits: float = 16, gradient_bits: float = 16) -> ReplicaSharing:
         """How the parameters that all replicas have are shared among them.

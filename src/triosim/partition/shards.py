@@ -118,8 +118,9 @@ def dealt(trace: Trace, cut: _Cut, shards: int, stages: int) -> tuple[Trace, _Cu
     elements = values.elements()
     mine = {
         int(values.storage[weight])
-        for some in np.array_split(np.array(order, np.int64), stages)
-        for weight in _fullest(some.tolist(), elements, shards)
+        for ranks in np.unique(cut.shards[order]).tolist()  # those that share experts, and all replicas
+        for some in np.array_split(np.array([w for w in order if cut.shards[w] == ranks], np.int64), stages)
+        for weight in _fullest(some.tolist(), elements, ranks)
     }
     others = np.array(sorted(whole - mine), np.int64)
     parts = np.where(np.isin(owner, sorted(mine)), 1, np.where(np.isin(owner, others), ELSEWHERE, cut.shards))

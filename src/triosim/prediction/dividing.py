@@ -31,6 +31,7 @@ from triosim.plan import Plan
 from triosim.stacks import ASSUMED, Stack
 from triosim.trace.repeated import ROOM, Repeated, repeated
 from triosim.trace.tables import Trace
+from triosim.transform.blockwise import updated_in_parts
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.rescale import rescale
 
@@ -122,7 +123,21 @@ def _road(
     """The workload as the plan runs it, one micro-batch, one rank's share before replicas divide anything of it."""
     workload = _as_run(workload, rules, mesh, placed, stack)
     whole = _at_batch(workload, mesh, plan)
-    return workload, whole, completed(rules, _partitioned(workload, whole, rules, mesh, plan, of), mesh)
+    step = completed(rules, _partitioned(workload, whole, rules, mesh, plan, of), mesh)
+    return workload, whole, _updated(step, whole, plan) if needs_whole_tensors(whole) else step
+
+
+def _updated(step: Step, whole: Trace, plan: Plan) -> Step:
+    """The share of one rank where the optimizer multiplies whole matrices, of some of which the rank has a part."""
+    ours, theirs = step.trace.values.shape.lists(), whole.values.shape.lists()
+    cut = frozenset(value for value in whole.weights().tolist() if ours[value] != theirs[value])
+    if not cut:
+        return step
+    told = (
+        "optimizer: a rank that has a part of a parameter takes it for a matrix by itself (as Megatron-LM's "
+        "muon-tp-mode blockwise): nothing is sent"
+    )
+    return replace(step, trace=updated_in_parts(step.trace, plan.optimizer, cut), notes=(*step.notes, told))
 
 
 def _partitioned(

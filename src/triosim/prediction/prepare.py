@@ -408,30 +408,21 @@ def _held_back(
     return found, clocks
 
 
-WHOLE = ("dp", "pp", "cp")
-"""Axes along which every rank has whole parameters, unless what is divided among replicas says otherwise."""
-
-
 def _of_whole_tensors(mesh: JobMesh, placed: Replication) -> Replication:
     """The placements where an optimizer multiplies whole matrices: replicas have some of these each, and need the whole
     of their gradients.
 
     Raises:
-        PlanError: what cuts a parameter, or a gradient, is named.
+        PlanError: replicas have parts of parameters, or of gradients, or keep them elsewhere.
     """
-    cuts = [f"{name} {size}" for name, size in mesh.axes if name not in WHOLE and size > 1]
-    replicas = placed.states and placed.ranks(mesh) > 1
-    dealt = replicas and not (placed.weights or placed.replicas or placed.apart or placed.away)
-    if replicas and not dealt:
-        whole = placed.apart and not (placed.weights or placed.replicas or placed.away)  # zero 1, but for the experts
-        cuts.append(f"{placed.name} where ranks share experts" if whole else placed.name)
-    if cuts:
-        cure = "use zero 1, which deals them to the replicas, " if cuts == [placed.name] else "leave it out, "
+    if not placed.states or placed.ranks(mesh) == 1:
+        return placed
+    if placed.weights or placed.replicas or placed.away:
         raise PlanError(
-            f"{cuts[0]}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
-            f"{cure}or choose one that goes element by element (optimizer adamw)"
+            f"{placed.name}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
+            "use zero 1, which deals them to the replicas, or choose one that goes element by element (optimizer adamw)"
         )
-    return replace(placed, path=(("all_reduce", placed.axis),)) if dealt else placed
+    return replace(placed, path=(("all_reduce", placed.axis),))
 
 
 def _check_length(trace: Trace, plan: Plan, mesh: JobMesh, chunks: int, mode: str) -> None:
