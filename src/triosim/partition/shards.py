@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.mesh import Mesh
@@ -118,7 +118,7 @@ def dealt(trace: Trace, cut: _Cut, shards: int, stages: int) -> tuple[Trace, _Cu
     elements = values.elements()
     mine = {
         int(values.storage[weight])
-        for ranks in np.unique(cut.shards[order]).tolist()  # those that share experts, and all replicas
+        for ranks in distinct(cut.shards[order]).tolist()  # those that share experts, and all replicas
         for some in np.array_split(np.array([w for w in order if cut.shards[w] == ranks], np.int64), stages)
         for weight in _fullest(some.tolist(), elements, ranks)
     }

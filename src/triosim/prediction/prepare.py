@@ -282,7 +282,8 @@ def price_job(
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = optimized(workload, plan.optimizer)
     workload = laid_out(workload, plan.layout)
-    workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
+    either_way = all(map(quantization.reads_either_way, system.models))
+    workload = recomputed(quantization.quantized(workload, plan.quantize, either_way), plan.recompute)
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)

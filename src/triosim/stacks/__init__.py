@@ -22,10 +22,10 @@ from triosim.core.errors import InputError, no_such_file, quoted, says_where, un
 
 FOLDER = Path(__file__).parent
 ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
-GRADIENTS = ("parameter", "float32", "float32-fused")
-"""Where micro-batches add their gradients up: in the type of the parameters, in float32 *main gradients*, or in those
-by the product itself that makes a weight's gradient.  Main gradients are those of bfloat16 parameters: frameworks add
-up float16, whose steps are finer, in its own type."""
+GRADIENTS = ("parameter", "parameter-fused", "float32", "float32-fused")
+"""Where micro-batches add their gradients up: in the type of the parameters or in float32 *main gradients*; where the
+product itself that makes a weight's gradient adds it (``-fused``) there are main gradients of either type.  Those in
+float32 are of bfloat16 parameters: frameworks add up float16, whose steps are finer, in its own type."""
 GATHERS = ("block", "module")
 """What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
 NORMS = ("one", "composed", "wide")
