@@ -46,7 +46,7 @@ from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import BlockPass, BoundPass, StretchFacts, StretchPasses
+from triosim.search.block_passes import BlockPass, BoundPass, StretchFacts, StretchPasses, StretchStages
 from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
 from triosim.search.contracted import WORKS, Aside, ContractedPass, Leads, ReducedFlag, Tied, WrittenPass
 from triosim.search.evaluate import means_of
@@ -89,7 +89,8 @@ class SharedStep:
         once: part of the micro-batches in which each of its operators runs, by the number of micro-batches that it was
             priced for.
         uncut: the step as one stage.
-        passes: the passes of its stretches in the ways of :data:`SUMMED`, by what else they depend on.
+        stages: its stretches.
+        passes: their passes in the ways of :data:`SUMMED`, by what else they depend on.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
     """
 
@@ -97,6 +98,7 @@ class SharedStep:
     step: BlockStep
     once: NDArray[np.float64]
     uncut: Stages
+    stages: StretchStages
     passes: dict[Hashable, StretchPasses]
     updates: dict[int, NDArray[np.float64]]
 
@@ -110,6 +112,7 @@ class SharedStep:
 _STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
 _ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
+_PADDINGS = Latest[Hashable](256, np.inf, lambda sizes: 1)
 _WHOLES = Latest[Trace](4, np.inf, lambda trace: 1)
 
 
@@ -150,7 +153,9 @@ def shared_step(
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         seconds = job.all_times[job.models[0]].seconds
         short = BlockStep(job.step, seconds, blocks, str(plan.cuts))
-        return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), {}, {})
+        copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
+        uncut = cut(job.step.trace, (), job.step.homes)
+        return SharedStep(job, short, once, uncut, StretchStages(job, short, copies), {}, {})
 
     return _STEPS.get(key, make)
 
@@ -241,22 +246,25 @@ class BlockJob:
         placed, mesh = self.replication, self.mesh
         if not placed.weights or placed.ranks(mesh) == 1:
             return placed.ranks(mesh) > 1
-        step = self._share(BLOCKS)
-        units = UnitsByModule(step.trace, placed.shards(mesh), placed.modules.modules, step.apart)
-        size = step.trace.values.bytes()
-        return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
+        shards, modules = placed.shards(mesh), placed.modules.modules
+
+        def padded() -> Hashable:
+            step = self._share(BLOCKS)
+            units = UnitsByModule(step.trace, shards, modules, step.apart)
+            size = step.trace.values.bytes()
+            return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
+
+        return _PADDINGS.get((self._divides, shards, content(modules)), padded)
 
     def _passes(self) -> StretchPasses:
         """The passes of its stretches, shared by plans whose exchanges within a group take equally long."""
         tensor, shared = self.ways.slowed, self.shared
         key = (tuple(sorted(self.ways.called.items())), tensor)
         if key not in shared.passes:
-            device = self.priced.system.models[self.priced.models[0]]
-            copies = copy_s_per_byte(device) if self.replication.weights else 0.0
+            seconds = [shared.of(count).seconds for count in SUMMED]
             shared.passes[key] = StretchPasses(
-                shared.job, shared.step, [shared.of(count).seconds for count in SUMMED], self.launching, copies,
-                self.slowdown, self.ways.called, tensor,
-            )  # fmt: skip
+                shared.stages, seconds, self.launching, self.slowdown, self.ways.called, tensor
+            )
         return shared.passes[key]
 
     # --- where things lead --------------------------------------------------------------------------------------------

@@ -375,32 +375,70 @@ class StretchFacts:
     tied: tuple[tuple[int, int], ...]
 
 
-class StretchPasses:
-    """The passes of the stretches of a step.
+class StretchStages:
+    """The stretches of a step as stages of a pipeline, however long what they exchange takes.
 
     Args:
         job: that the step is of.
         step: of few blocks.
+        copies: seconds for copying a byte on the device, where parameters are gathered.
+
+    Attributes:
+        known: those that were asked for.
+        facts: what is known of stretches besides.
+    """
+
+    def __init__(self, job: PricedJob, step: BlockStep, copies: float) -> None:
+        self.job, self.step = job, step
+        self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
+        self.facts: dict[BlockStretch, StretchFacts] = {}
+        self.known: dict[BlockStretch, StageFacts] = {}
+
+    def of(self, stretch: BlockStretch) -> StageFacts:
+        """A stretch as a stage between its neighbours.
+
+        Raises:
+            NoBlocks: values cross several stages.
+        """
+        if stretch not in self.known:
+            self.known[stretch] = self._stage(stretch)
+        return self.known[stretch]
+
+    def _stage(self, stretch: BlockStretch) -> StageFacts:
+        step, priced = self.step.step, self.job
+        stages = cut(step.trace, self.step.places(stretch, stretch.blocks), step.homes)
+        axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
+        schedule = SCHEDULES.get("1f1b")()
+        job = JobFacts(
+            step, self.costs, stages, schedule, priced.plan, replace(priced.mesh, axes=axes), self.step.grads
+        )  # fmt: skip
+        if any(abs(b.target - b.source) != 1 for b in stages.boundaries):
+            raise NoBlocks("values that cross several stages")
+        return StageFacts(job, 0 if stretch.begin is None else 1)
+
+
+class StretchPasses:
+    """The passes of the stretches of a step.
+
+    Args:
+        stages: its stretches.
         seconds: of each of its operators, in each of so many ways.
         launching: what launching costs.
-        copies: seconds for copying a byte on the device, where parameters are gathered.
         slowdown, called, tensor: as of :class:`triosim.search.chain.StepChain`.
     """
 
     def __init__(
-        self, job: PricedJob, step: BlockStep, seconds: Sequence[NDArray[np.float64]], launching: HostCosts,
-        copies: float, slowdown: float, called: dict[Call, int], tensor: float,
+        self, stages: StretchStages, seconds: Sequence[NDArray[np.float64]], launching: HostCosts, slowdown: float,
+        called: dict[Call, int], tensor: float,
     ) -> None:  # fmt: skip
-        self.job, self.step, self.seconds, self.launching, self.slowdown = job, step, seconds, launching, slowdown
-        self.called, self.tensor = called, tensor
-        self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
-        self.ways = NamedWays(job.mesh.pipeline_axis)
-        forward = step.step.trace.operators.phase == Phase.FORWARD
+        self.stages, self.step, self.seconds, self.launching = stages, stages.step, seconds, launching
+        self.slowdown, self.called, self.tensor = slowdown, called, tensor
+        self.ways = NamedWays(stages.job.mesh.pipeline_axis)
+        forward = self.step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
         self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
         self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._facts: dict[BlockStretch, StretchFacts] = {}
 
     def pass_of(
         self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
@@ -430,13 +468,14 @@ class StretchPasses:
         Raises:
             NoBlocks: blocks do not add alike.
         """
-        if stretch not in self._facts:
-            self._facts[stretch] = self._known(stretch)
-        return self._facts[stretch]
+        known = self.stages.facts
+        if stretch not in known:
+            known[stretch] = self._known(stretch)
+        return known[stretch]
 
     def optimizer(self) -> tuple[list[int], StepChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
-        ((of, *_), _), *_ = self._stages.values()
+        (of, *_), _ = self._stage(next(iter(self.stages.known)))
         phase = self.step.step.trace.operators.phase
         rows = np.flatnonzero((phase == Phase.OPTIMIZER) & ~np.array(of.job.skipped)).tolist()
         return rows, of.chain
@@ -457,18 +496,11 @@ class StretchPasses:
         return self._stages[stretch]
 
     def _contraction(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
-        step, priced = self.step.step, self.job
-        stages = cut(step.trace, self.step.places(stretch, stretch.blocks), step.homes)
-        axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
-        schedule = SCHEDULES.get("1f1b")()
-        job = JobFacts(
-            step, self.costs, stages, schedule, priced.plan, replace(priced.mesh, axes=axes), self.step.grads
-        )  # fmt: skip
-        if any(abs(b.target - b.source) != 1 for b in stages.boundaries):
-            raise NoBlocks("values that cross several stages")
-        facts = StageFacts(job, 0 if stretch.begin is None else 1)
-        chains = [StepChain(job, self.launching, self.slowdown, self.called, self.tensor, own) for own in self.seconds]
-        boundaries = {id(b): number for number, b in enumerate(stages.boundaries)}
+        facts = self.stages.of(stretch)
+        chains = [
+            StepChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, own) for own in self.seconds
+        ]
+        boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}
         return [StageContraction(facts, chain, self.ways, boundaries) for chain in chains], facts.parts[0]
 
     def _known(self, stretch: BlockStretch) -> StretchFacts:

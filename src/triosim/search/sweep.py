@@ -27,6 +27,8 @@ WINDOW = 4096
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
 first windows are smaller, so that something is there soon."""
 FIRST_WINDOW = 4
+GROWTH = 8
+"""How many times more plans the next window has: what windows share is worked out again in each."""
 
 BATCHES = 4
 """Batches of a window for each worker: plans in one share caches, and none should wait long for the last."""
@@ -50,7 +52,8 @@ def sweep(
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given.
 
-    Plans of a summary are predicted in another order, those together that share most, and come 4, 8, 16, ... at a time.
+    Plans of a summary are predicted in another order, those together that share most, and come 4, 32, 256, ... at a
+    time.
 
     Args:
         workload: one step on one device.
@@ -125,7 +128,7 @@ def _in_windows(
     """Outcomes in order, predicted window by window: within one those come together that share most."""
     size = min(FIRST_WINDOW * workers, window)
     while batch := list(islice(numbered, size)):
-        size = min(2 * size, window)
+        size = min(GROWTH * size, window)
         found = {number: progress.add(known[number], new=False) for number, _ in batch if number in known}
         new = [(task.sharing(plan), number, plan) for number, plan in batch if number not in known]
         ordered = [(number, plan) for _, number, plan in sorted(new, key=lambda one: one[:2])]
