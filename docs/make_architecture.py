@@ -64,7 +64,7 @@ ROAD = (
     Stop(("memory",), "What is held when?", "", "Program, Footprint"),
     Stop(("network", "collectives"), "Which ranks are alike?  Who sends what over which links?",
          "topology, routing, collective algorithm", "Graph, EngineNetwork"),
-    Stop(("engine",), "When does everything happen?", "network model", "Played"),
+    Stop(("engine",), "When does everything happen?", "network model", "GraphRun"),
     Stop(("prediction",), "What does it add up to, and how wide is the interval?", "", "Result"),
     Stop(("report", "cli"), "What does the user see?", "", "text, JSON, timeline, page"),
 )  # fmt: skip
@@ -231,7 +231,7 @@ def _graph(run: Run, unfolded: int) -> str:
 
 def _played(run: Run, row: int) -> str:
     program, played = run.programs[0], run.played
-    lines = ["Played, in picoseconds"]
+    lines = ["Simulated, in picoseconds"]
     for at in np.flatnonzero(program.operator == row).tolist():
         start, finish = int(played.start[at]), int(played.finish[at])
         lines += [f"  {at}: {Op(program.op[at]).name:10} {start:>15,} to {finish:>15,}: {finish - start:>13,}"]

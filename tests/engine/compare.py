@@ -35,13 +35,13 @@ from tests.engine.graphs import (
 from triosim.collectives import uneven
 from triosim.core.columns import Ragged
 from triosim.core.registry import of_file
-from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
-from triosim.engine.many import scaled
+from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
+from triosim.engine.monte_carlo import scaled
 from triosim.engine.solver import SOLVERS, NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
 
-Player = Callable[..., Played]
+Player = Callable[..., GraphRun]
 Outcome = tuple[object, ...]
 Case = tuple[Graph, EngineNetwork]
 

@@ -13,7 +13,7 @@ import triosim
 from tests.asked import asked as both_of
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
-from triosim.engine import turns
+from triosim.engine import contention_free
 from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
@@ -140,7 +140,7 @@ def test_without_a_compiler_it_is_the_same(
 ) -> None:
     plan = Plan(global_batch_size=128, **PLANS[1])
     before = evaluated(workload, machine, plan).end
-    monkeypatch.setattr(turns, "_native", None)
+    monkeypatch.setattr(contention_free, "_native", None)
     assert evaluated(workload, machine, plan).end == before
 
 

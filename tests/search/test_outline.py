@@ -12,8 +12,8 @@ import triosim
 from tests.asked import asked as both_of
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
-from triosim.engine import meeting
-from triosim.engine.meeting import Row
+from triosim.engine import contended
+from triosim.engine.contended import RowKind
 from triosim.prediction.prepare import arrange
 from triosim.prediction.simulate import simulate
 from triosim.schedule._stage import StageFacts
@@ -100,7 +100,7 @@ def test_without_a_compiler_it_is_the_same(
 ) -> None:
     run = both_of(global_batch_size=512, host="none", **PLANS[1])
     before = outlined_figures(outlined(workload, machine, *run))
-    monkeypatch.setattr(meeting, "_native", None)
+    monkeypatch.setattr(contended, "_native", None)
     assert outlined_figures(outlined(workload, machine, *run)) == before
 
 
@@ -116,7 +116,7 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
     found = _Outline(made)
     stage = StageContraction(StageFacts(found.job, 1), found.chain, found.ways, found.boundaries)
     final = stage.pass_of(1, Pass.BACKWARD, True, Missing())
-    rows = [row for row, kind in enumerate(final.kind) if kind in (Row.SENDS, Row.RECEIVES)]
+    rows = [row for row, kind in enumerate(final.kind) if kind in (RowKind.SEND, RowKind.RECEIVE)]
     flags = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, ReducedFlag)}
     asides = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, Aside)}
     assert flags

@@ -182,8 +182,8 @@ def of_transfer(links: GroupLinks, size: int) -> float:
 def lasts(links: GroupLinks, algorithm: str, made: CollectiveSchedule, delay_s: float, group: Group) -> float:
     """Seconds that a ring, a chain or a tree takes when nothing else uses its links: what a choice is made by.
 
-    Exact for rings, in which all wait for the slowest, and for chains (see :mod:`triosim.engine.alone`).  In a tree the
-    busiest member takes its time over the stream, and the last chunk passes each level after it.
+    Exact for rings, in which all wait for the slowest, and for chains (see :mod:`triosim.engine.isolated_collective`).
+    In a tree the busiest member takes its time over the stream, and the last chunk passes each level after it.
 
     Args:
         links: of the group.

@@ -85,7 +85,7 @@ class TaskTimes(Protocol):
         """Ends."""
 
 
-Played = TypeVar("Played", bound=TaskTimes)
+RunTimes = TypeVar("RunTimes", bound=TaskTimes)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class Tasks:
 
 def settle(
     tasks: Tasks,
-    play: Callable[[NDArray[np.int64]], Played],
-    end: Callable[[Played], int] = lambda played: int(played.finish.max()),
-) -> Played:
+    play: Callable[[NDArray[np.int64]], RunTimes],
+    end: Callable[[RunTimes], int] = lambda played: int(played.finish.max()),
+) -> RunTimes:
     """Play a job so that everything takes as long as what runs beside it lets it.
 
     In the result each task that computes is longer than alone by ``1 - 1 / slowdown`` of the time that collectives of

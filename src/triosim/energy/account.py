@@ -27,7 +27,7 @@ from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.energy.governor import Clocked, at_clock
 from triosim.energy.work import operator_work
-from triosim.engine.graph import Played
+from triosim.engine.graph import GraphRun
 from triosim.hardware import catalog
 from triosim.hardware.system import System, Tier
 from triosim.kernels.estimate import Estimates
@@ -163,7 +163,7 @@ class Account:
 
     programs: Sequence[Program]
     lowered: Lowered
-    played: Played
+    played: GraphRun
     iterations: int
     trace: Trace
     system: System

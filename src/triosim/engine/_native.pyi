@@ -38,7 +38,7 @@ def play_many(
     factors: NDArray[float64],
     links: NDArray[float64],
 ) -> NDArray[int64]:
-    """Play many times.  See :func:`triosim.engine.many.play_many`.
+    """Play many times.  See :func:`triosim.engine.monte_carlo.play_many`.
 
     Args:
         model: name of a network model that is built in.

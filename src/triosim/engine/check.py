@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Pattern, Task, TooLong
-from triosim.engine.widths import fitted
+from triosim.engine.column_types import fitted
+from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Pattern, Task, TimeOverflow
 
 MOST = 2**30
 """Tasks, streams, positions and edges must be fewer than this, which is what an event of the native engine can name."""
@@ -212,9 +212,9 @@ def too_much(link: int) -> InputError:
     return InputError(f"more than 9.2e18 bytes cross link {link}, the most that can be counted: look for a wrong unit")
 
 
-def too_long() -> TooLong:
+def too_long() -> TimeOverflow:
     """What to tell of a run whose ticks do not fit 64 bits."""
-    return TooLong(
+    return TimeOverflow(
         "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
         "look for a wrong unit in bandwidths, sizes and times"
     )

@@ -13,8 +13,8 @@ follows from the answer lies at the same tick, for bytes take time.
 Whole numbers make this exact: when a flow ends is worked out without rounding but for the last tick (see
 :class:`triosim.engine.solver.Sharing`).
 
-A collective that shares no link is not played at all: :mod:`triosim.engine.alone` knows the tick of everything in it.
-It is turned into flows at the very tick at which another flow comes onto one of its links.
+A collective that shares no link is not played at all: :mod:`triosim.engine.isolated_collective` knows the tick of
+everything in it. It is turned into flows at the very tick at which another flow comes onto one of its links.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import numpy as np
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.alone import Alone, alone
 from triosim.engine.check import carried, check, successors, too_long, why_stuck
-from triosim.engine.graph import BEYOND, UNLIMITED, Collective, EngineNetwork, Graph, Played, Stuck, Task
+from triosim.engine.graph import BEYOND, UNLIMITED, Collective, EngineNetwork, Graph, GraphRun, Stuck, Task
+from triosim.engine.isolated_collective import IsolatedCollective, isolated_collective
+from triosim.engine.pattern_state import PatternEdges, PatternState
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.engine.stepped import PatternEdges, Stepping
 
 # What can happen at a tick.  The order of what happens at one tick changes no result.
 _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
@@ -41,7 +41,9 @@ _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
 NOT_YET = -1
 
 
-def play(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
+def play(
+    graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, *, _closed_form: bool = True
+) -> GraphRun:
     """Play the graph from tick 0 until everything has ended.
 
     Args:
@@ -52,7 +54,7 @@ def play(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, 
 
     Raises:
         Stuck: some tasks can never start or end.
-        TooLong: the run is longer than 64 bits of picoseconds, 106 days.
+        TimeOverflow: the run is longer than 64 bits of picoseconds, 106 days.
         InputError: more bytes cross a link than 64 bits can count, or the model answers what cannot be.
         ValueError: the columns make no sense.
     """
@@ -100,7 +102,7 @@ class _Plan(NamedTuple):
     routes: list[int]
     work: list[int]
     until_join: list[int]
-    alone: Alone | None
+    alone: IsolatedCollective | None
     links: tuple[int, ...]
     ends: dict[int, list[int]]
 
@@ -108,7 +110,7 @@ class _Plan(NamedTuple):
 class _Running(NamedTuple):
     """A collective that runs alone, since tick ``began``; ``ends`` are the ticks to come, counted from then."""
 
-    alone: Alone
+    alone: IsolatedCollective
     began: int
     ends: dict[int, list[int]]
 
@@ -192,7 +194,7 @@ class _ReferenceRun:
         self.begin = [0] * len(self.tasks)
         self.edges: dict[int, PatternEdges] = {}
         self.plans: dict[int, _Plan] = {}
-        self.stepping: dict[int, Stepping] = {}
+        self.stepping: dict[int, PatternState] = {}
         self.alone: dict[int, _Running] = {}
         self.claimed: dict[int, int] = {}  # link -> the instance that has it for itself
 
@@ -226,7 +228,7 @@ class _ReferenceRun:
             _, what, *about = heappop(queue)
             self.happen[what](*about)
 
-    def played(self) -> Played:
+    def played(self) -> GraphRun:
         """The columns of what happened."""
         if max(self.finish, default=0) >= BEYOND:
             raise too_long()
@@ -237,7 +239,7 @@ class _ReferenceRun:
         begin = start.copy()
         members = self.graph.kind == Task.COLLECTIVE
         begin[members] = np.array(self.begin, np.int64)[self.graph.what[members]]
-        return Played(start, begin, finish, link_bytes, flows, self.events, "reference")
+        return GraphRun(start, begin, finish, link_bytes, flows, self.events, "reference")
 
     # --------------------------------------------------------------------------------------- tasks
 
@@ -377,7 +379,7 @@ class _ReferenceRun:
         """All members are there and the delay has passed: the first transfers start."""
         plan = self._plan(instance)
         if plan.alone is None or any(self.flows_on[link] or link in self.claimed for link in plan.links):
-            stepping = self.stepping[instance] = Stepping(plan.edges)
+            stepping = self.stepping[instance] = PatternState(plan.edges)
             self._follow(instance, stepping.flying(), stepping.finished())
             return
         self.claimed.update(dict.fromkeys(plan.links, instance))
@@ -456,7 +458,9 @@ class _ReferenceRun:
         own = None
         if self.closed_form and len(set(used)) == len(used):
             rates = [self.alone_rate[route] for route in routes]
-            own = alone(edges, [t - (-w // r) if w else t for t, w, r in zip(until_join, work, rates, strict=True)])
+            own = isolated_collective(
+                edges, [t - (-w // r) if w else t for t, w, r in zip(until_join, work, rates, strict=True)]
+            )
         ends: dict[int, list[int]] = {}
         for member, ticks in enumerate(own.ends() if own else ()):
             ends.setdefault(ticks, []).append(member)

@@ -18,7 +18,7 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck, Task
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Stuck, Task
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.hardware.system import System
@@ -186,7 +186,7 @@ class _Job:
             tokens=np.full(len(self.edges), self.hop.tokens or 0, np.int64),
         )
 
-    def course(self, played: Played) -> Course:
+    def course(self, played: GraphRun) -> Course:
         """When everything happened."""
         last = played.finish[self.reduce[:, -1]]
         return Course(

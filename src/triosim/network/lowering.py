@@ -17,7 +17,7 @@ from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
-from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Played, Task
+from triosim.engine.graph import Collective, EngineNetwork, Graph, GraphRun, Pattern, Task
 from triosim.network.cells import RankClasses, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
@@ -65,7 +65,7 @@ class Lowered:
     sources: tuple[str, ...]
     gap: NDArray[np.int64]
 
-    def worked(self, played: Played) -> Played:
+    def worked(self, played: GraphRun) -> GraphRun:
         """When the work of each task was done, the gap after it left out."""
         return replace(played, finish=played.finish - self.gap) if self.gap.any() else played
 

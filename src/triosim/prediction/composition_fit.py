@@ -18,7 +18,7 @@ from triosim.composition.residual import CalibratedOverhead, Coefficients, JobSi
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.graph import EngineNetwork, Graph, Played
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.fidelity import Fidelity
@@ -79,7 +79,7 @@ class Iteration:
         collectives = tuple(replace(c, delay=c.delay + more) for c in self.graph.collectives)
         graph = replace(self.graph, collectives=collectives)
 
-        def again(amount: NDArray[np.int64]) -> Played:
+        def again(amount: NDArray[np.int64]) -> GraphRun:
             return play(replace(graph, amount=amount), self.wires, self.model)
 
         finish = settle(replace(self.tasks, amount=amount, after=gap), again).finish - gap

@@ -15,7 +15,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import Account
-from triosim.engine.graph import Played
+from triosim.engine.graph import GraphRun
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
 from triosim.network.cells import alike
@@ -39,7 +39,7 @@ class Run:
 
     programs: Sequence[Program]
     lowered: Lowered
-    played: Played
+    played: GraphRun
     iterations: int
 
     @cached_property

@@ -19,7 +19,7 @@ from triosim.core.errors import InputError
 from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
-from triosim.engine.graph import EngineNetwork, Graph, Played
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
@@ -209,7 +209,7 @@ class _PlayedJob(NamedTuple):
 
     run: tally.Run
     sources: tuple[str, ...]
-    played: Played
+    played: GraphRun
     amount: NDArray[np.int64]
 
 
@@ -271,7 +271,7 @@ def settled(
     wires: EngineNetwork,
     model: NetworkModel,
     short: ShortJob | None = None,
-) -> tuple[Played, NDArray[np.int64]]:
+) -> tuple[GraphRun, NDArray[np.int64]]:
     """The played graph of one job or several, and its amounts as played.
 
     What computes is slowed down by the collectives beside it.
@@ -298,7 +298,7 @@ def settled(
     )
     last = graph.amount
 
-    def again(amount: NDArray[np.int64]) -> Played:
+    def again(amount: NDArray[np.int64]) -> GraphRun:
         nonlocal last
         last = amount
         return play(replace(graph, amount=amount), wires, model)
@@ -306,7 +306,7 @@ def settled(
     if short is None:
         return settle(tasks, again), last
 
-    def end(played: Played) -> int:
+    def end(played: GraphRun) -> int:
         job, lowered = parts[0]
         more = short.added * regular(short, job.programs, lowered, played).ticks
         return int(played.finish.max()) + more

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.spans import covered, merged
-from triosim.engine.graph import Played, Task
+from triosim.engine.graph import GraphRun, Task
 from triosim.memory.footprint import Footprint
 from triosim.memory.lifetimes import Lifetimes
 from triosim.network.lowering import Lowered
@@ -229,7 +229,7 @@ class Period:
     free: tuple[int, ...]
 
 
-def regular(job: ShortJob, programs: Sequence[Program], lowered: Lowered, played: Played) -> Period:
+def regular(job: ShortJob, programs: Sequence[Program], lowered: Lowered, played: GraphRun) -> Period:
     """The period of a played short job.
 
     Args:

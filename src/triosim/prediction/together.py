@@ -14,7 +14,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.check import carried
-from triosim.engine.graph import Played
+from triosim.engine.graph import GraphRun
 from triosim.engine.join import LateStart, join, late
 from triosim.engine.stats import Stopwatch
 from triosim.fidelity import Fidelity
@@ -145,7 +145,7 @@ def stays(
     found: list[JobStay] = []
     for made, of, (lowered, sources), mine, begin in zip(prepared, asked, parts, own, begins, strict=True):
         flows = carried(lowered.graph, lowered.wires)[1]
-        part = Played(
+        part = GraphRun(
             played.start[mine] - begin, played.begin[mine] - begin, played.finish[mine] - begin, played.link_bytes,
             flows, played.events, played.engine,
         )  # fmt: skip
@@ -168,7 +168,7 @@ def stays(
     return found
 
 
-def _ends(job: Prepared, lowered: Lowered, played: Played) -> NDArray[np.int64]:
+def _ends(job: Prepared, lowered: Lowered, played: GraphRun) -> NDArray[np.int64]:
     """When the last task of each iteration ends, ticks, shape ``(iterations,)``."""
     ends = np.zeros(job.plan.iterations, np.int64)
     for cell, number in enumerate(lowered.program.tolist()):

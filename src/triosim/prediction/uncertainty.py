@@ -9,8 +9,8 @@ standard deviation, and with 200 draws of all together (from ``Plan.seed``): wai
 errors what they make of the times.
 
 Where so many plays would take too long, transfers share links as they did in the prediction itself, and the rest is
-played as the longest way (:mod:`triosim.engine.replay`), which the result says; of a pipeline of many turns, as many as
-it takes to see their pace.  There are always draws, at least :data:`FEWEST`.
+played as the longest way (:mod:`triosim.engine.longest_path`), which the result says; of a pipeline of many turns, as
+many as it takes to see their pace.  There are always draws, at least :data:`FEWEST`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from triosim.composition import software, update
 from triosim.core.dataclass import dataclass
-from triosim.engine.graph import EngineNetwork, Graph, Played
-from triosim.engine.many import play_many
-from triosim.engine.replay import Durations, durations, replay
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
+from triosim.engine.longest_path import Durations, durations, replay
+from triosim.engine.monte_carlo import play_many
 from triosim.engine.solver import NetworkModel
 from triosim.hardware import catalog
 from triosim.hardware.system import Labels, System, Tier
@@ -98,7 +98,7 @@ class Uncertainty:
 
 
 def uncertainty(
-    job: Prepared, lowered: Lowered, played: Played, amount: NDArray[np.int64], model: NetworkModel
+    job: Prepared, lowered: Lowered, played: GraphRun, amount: NDArray[np.int64], model: NetworkModel
 ) -> Uncertainty:
     """Uncertainty of a job that has been played.
 
@@ -119,7 +119,13 @@ def uncertainty(
 
 
 def uncertainty_among_others(
-    job: Prepared, lowered: Lowered, own: slice, graph: Graph, wires: EngineNetwork, played: Played, model: NetworkModel
+    job: Prepared,
+    lowered: Lowered,
+    own: slice,
+    graph: Graph,
+    wires: EngineNetwork,
+    played: GraphRun,
+    model: NetworkModel,
 ) -> Uncertainty:
     """Uncertainty of a job that was played together with others, which stay as they are.
 
@@ -174,7 +180,7 @@ def _played(graph: Graph, lowered: Lowered, model: NetworkModel, causes: _JobCau
 
 
 def _took(
-    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: Played, causes: _JobCauses
+    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: GraphRun, causes: _JobCauses
 ) -> Durations:  # fmt: skip
     """What tasks took, and the part of it that goes with the links."""
     slower = float(np.exp(-causes.network / Z90)) if causes.network else None

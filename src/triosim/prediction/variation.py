@@ -5,7 +5,7 @@ exactly still has iterations of different lengths.  Every rank is played by itse
 them.  A draw multiplies what a task takes by a factor of mean 1, ``exp(s z - s^2 / 2)`` with ``z`` standard normal and
 ``s`` the spread that the user gives: one ``z`` for each device, one for each run of an operator on a device, one for
 each transfer or collective; every other draw is the mirror image (``-z``) of the one before.  Transfers share links as
-they did in the prediction (:mod:`triosim.engine.replay`).
+they did in the prediction (:mod:`triosim.engine.longest_path`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.engine.graph import Graph, Played, Task
-from triosim.engine.replay import Durations, durations, replay, replayable
+from triosim.engine.graph import Graph, GraphRun, Task
+from triosim.engine.longest_path import Durations, durations, replay, replayable
 from triosim.engine.solver import NetworkModel
 from triosim.network.lowering import Lowered
 
@@ -132,7 +132,7 @@ def parse_variation(text: str) -> Variation:
 
 
 def varied(
-    variation: Variation, lowered: Lowered, graph: Graph, played: Played, model: NetworkModel, seconds: float,
+    variation: Variation, lowered: Lowered, graph: Graph, played: GraphRun, model: NetworkModel, seconds: float,
     seed: int, draws: int = DRAWS,
 ) -> VariedTime:  # fmt: skip
     """Iteration times of a job that varies.

@@ -3,7 +3,7 @@
 A step of few blocks is divided and priced once for all plans that divide a micro-batch alike
 (:mod:`triosim.search.block_step`), and so are the passes of what stages consist of
 (:mod:`triosim.search.block_passes`).  What is left to a plan is where its stages are cut, in blocks, what moves between
-its ranks, and to play its turns (:mod:`triosim.engine.meeting`).
+its ranks, and to play its turns (:mod:`triosim.engine.contended`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.core.tiling import NotRepeating
 from triosim.core.units import picoseconds
-from triosim.engine.meeting import MeetingPort, Row
+from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -231,7 +231,7 @@ class BlockJob:
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
         self._places: set[_Place] = set()  # of passes that are to be written
-        self.known: list[StretchFacts] = [self.passes.facts(stretch) for stretch in self.stretches]
+        self.known: list[StretchFacts] = [self.passes.facts(chunk) for chunk in self.stretches]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
         ]
@@ -381,7 +381,7 @@ class BlockJob:
         rows, chain = self.passes.optimizer()
         waits = []
         for chunk, part in enumerate(parts):
-            waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(chunk)))
+            waits.append(made.add(RowKind.RECEIVE, -1, 0, port=ReducedFlag(chunk)))
             for parameter, _ in self.known[part].tied:
                 own = self.tied(part, parameter)
                 back = own._replace(source=own.target, target=own.source)
@@ -389,9 +389,11 @@ class BlockJob:
         share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
-        held = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        host_delay = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
         made.host += int(issue.sum())
-        made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
+        made.add(
+            RowKind.COMPUTE, WORKS, int(ticks.sum()), waits, slowdown=chain.slowdown, host_delay=max(host_delay, 0)
+        )
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
             groups = [group for part in parts for group in self.known[part].groups]
             self.ways.know((ALL_GATHER, *group) for group in groups if self.mesh.size(self.mesh.names[group[1]]) > 1)
@@ -401,8 +403,8 @@ class BlockJob:
                         call: Call = (ALL_GATHER, size, axis)
                         made.host += chain.launch
                         made.add(
-                            Row.MOVE, WORKS, self.ways.move(call), (), label=self.ways.label(call),
-                            held=made.host - chain.launch,
+                            RowKind.COLLECTIVE, WORKS, self.ways.move(call), (), label=self.ways.label(call),
+                            host_delay=made.host - chain.launch,
                         )  # fmt: skip
         return made
 
@@ -461,20 +463,20 @@ class BlockJob:
 
     def _reserved(self, kind: tuple[BlockStretch, ...], order: Order) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
-        least = sum(stretch.blocks for stretch in kind) + 2 * len(kind) + 1
+        least = sum(chunk.blocks for chunk in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
         step = sharded(self._share(blocks), self.mesh, self.replication)
         few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.cuts_by, blocks)
         places: list[int] = []
         placed: list[int] = []  # stage of each part, 0 for the own
         at = 1
-        for number, stretch in enumerate(kind, start=1):
-            if stretch.begin is not None:
+        for number, chunk in enumerate(kind, start=1):
+            if chunk.begin is not None:
                 placed.append(number)
-            own = few.places(stretch, stretch.blocks, at)
+            own = few.places(chunk, chunk.blocks, at)
             places += own
             placed.append(0)
-            at = (0 if stretch.before else at) + stretch.blocks + 2
+            at = (0 if chunk.before else at) + chunk.blocks + 2
         if kind[-1].end is not None:
             placed.append(len(kind) + 1)
         if sorted(set(places)) != places:
@@ -556,7 +558,7 @@ class BlockMessages:
         """Messages, with room for every number."""
         return (2 * self.of.first_boundary[-1] + len(self.number) + 1) * self.of.mesh.micro_batches
 
-    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[MeetingPort, ...]:
+    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[RoutedPort, ...]:
         """Where the rows of a pass of a stage lead."""
         of, found = self.of, []
         part = stage if turn is None else turn.chunk * of.stages + stage
@@ -564,14 +566,14 @@ class BlockMessages:
             if isinstance(lead, Port):
                 number, pair = of.boundary(part, lead)
                 to = pair[1] if lead.sends else pair[0]
-                found.append(MeetingPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
+                found.append(RoutedPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
             elif isinstance(lead, Tied):
                 pair = (lead.source, lead.target)
-                found.append(MeetingPort(self._once(lead), self.pairs[pair], pair[stage == pair[0]]))
+                found.append(RoutedPort(self._once(lead), self.pairs[pair], pair[stage == pair[0]]))
             else:
                 if turn is not None and not isinstance(lead, Aside):  # written for a stage of one chunk
                     lead = lead._replace(chunk=turn.chunk)
-                found.append(MeetingPort(self._once((stage, lead)), self.alone, stage))
+                found.append(RoutedPort(self._once((stage, lead)), self.alone, stage))
         return tuple(found)
 
     def _once(self, key: Hashable) -> int:

@@ -1,9 +1,9 @@
 """Passes of stretches of a model in few rows, those of many blocks told from those of three, four and five.
 
-A pass of a stretch (:mod:`triosim.search.block_step`) is written as that of a stage is
+A pass of a chunk (:mod:`triosim.search.block_step`) is written as that of a stage is
 (:mod:`triosim.search.contracted`), with what it moves and sends named but not timed: that differs from mesh to mesh.
 What a block more adds is the same rows again, or the same ticks; it has to be so for the fourth and the fifth block, or
-the stretch is refused.
+the chunk is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from triosim.composition.host import HostCosts
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
-from triosim.engine.meeting import MeetingPiece, Row
+from triosim.engine.contended import ContendedFragment, RowKind
 from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
@@ -75,8 +75,8 @@ class BlockRun:
     """Rows of a pass, or of what reduces after it.
 
     Attributes:
-        kind, stream, label, ticks, stretch, held: as of :class:`triosim.engine.meeting.MeetingPiece`, labels being
-            numbers of :class:`NamedWays`.
+        kind, stream, label, ticks, slowdown, host_delay: as of :class:`triosim.engine.contended.ContendedFragment`,
+            labels being numbers of :class:`NamedWays`.
         ends: how many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0.
         run, before: what they wait for: which of the two runs, and which row of it.
         ports: where rows lead that send or receive, None for others.
@@ -86,8 +86,8 @@ class BlockRun:
     stream: NDArray[np.int64]
     label: NDArray[np.int64]
     ticks: NDArray[np.int64]
-    stretch: NDArray[np.float64]
-    held: NDArray[np.int64]
+    slowdown: NDArray[np.float64]
+    host_delay: NDArray[np.int64]
     ends: NDArray[np.int64]
     run: NDArray[np.int64]
     before: NDArray[np.int64]
@@ -97,10 +97,10 @@ class BlockRun:
     def of(
         rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[Leads | None]
     ) -> BlockRun:
-        """From rows of kind, stream, label, ticks, stretch and what is held."""
+        """From rows of kind, stream, label, ticks, slowdown and what is host_delay."""
         given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
         columns: dict[str, NDArray[Any]] = {
-            name: np.array(column, np.float64 if name == "stretch" else np.int64)
+            name: np.array(column, np.float64 if name == "slowdown" else np.int64)
             for name, column in zip(_COLUMNS, given, strict=True)
         }
         flat = [pair for own in before for pair in own]
@@ -142,18 +142,18 @@ class BlockRun:
         """
         count = last - first
         times = np.arange(copies)[:, None]
-        held = np.tile(self.held[first:last], (copies, 1))
+        host_delay = np.tile(self.host_delay[first:last], (copies, 1))
         flat = slice(self.ends[first], self.ends[last])
         before = np.tile(self.before[flat], (copies, 1))
         for new, at, old, was, often in by:
             factor = times if often < 0 else often
-            held = held + factor * (new.held[at : at + count] - old.held[was : was + count])
+            host_delay = host_delay + factor * (new.host_delay[at : at + count] - old.host_delay[was : was + count])
             one, other = (run.before[run.ends[b] : run.ends[b + count]] for run, b in ((new, at), (old, was)))
             before = before + factor * (one - other)
         same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
         ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
         return BlockRun(
-            **same, held=np.maximum(held, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
+            **same, host_delay=np.maximum(host_delay, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
             before=before.reshape(-1), ports=self.ports[first:last] * copies,
         )  # fmt: skip
 
@@ -167,8 +167,8 @@ class BlockRun:
         return BlockRun(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
 
 
-_SAME = ("kind", "stream", "label", "ticks", "stretch")
-_COLUMNS = (*_SAME, "held")
+_SAME = ("kind", "stream", "label", "ticks", "slowdown")
+_COLUMNS = (*_SAME, "host_delay")
 _LIKE = (*_SAME, "waits")
 """What rows of a repeated block have in common, besides where they lead."""
 
@@ -177,7 +177,7 @@ Runs = tuple[BlockRun, BlockRun]
 
 @dataclass(frozen=True)
 class BlockPass:
-    """A pass of a stretch.
+    """A pass of a model chunk.
 
     Attributes:
         runs: its rows, and those of the reductions after it.
@@ -195,19 +195,19 @@ class BlockPass:
         given = iter(made.ports)
         split = len(made.kind) if made.reduces < 0 else made.reduces
         before = [[(int(b >= split), b - split if b >= split else b) for b in _last(made, own)] for own in made.before]
-        ports = [next(given) if kind >= Row.SENDS else None for kind in made.kind]
-        rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.stretch, made.held, strict=True))
+        ports = [next(given) if kind >= RowKind.SEND else None for kind in made.kind]
+        rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.slowdown, made.host_delay, strict=True))
         one, other = (BlockRun.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
         return BlockPass((one, other), Counter(made.calls), made.exposed, made.host)
 
     @cached_property
-    def columns(self) -> MeetingPiece:
+    def columns(self) -> ContendedFragment:
         """Its rows; labels are numbers of :class:`NamedWays`."""
         all_of = BlockRun.joined(self.runs)
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
-        return MeetingPiece(
-            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.stretch,
-            all_of.label.astype(np.int32), before, all_of.held,
+        return ContendedFragment(
+            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.slowdown,
+            all_of.label.astype(np.int32), before, all_of.host_delay,
         )  # fmt: skip
 
     @cached_property
@@ -229,17 +229,23 @@ class BlockPass:
             NoBlocks: the two are not made of the same rows.
         """
         one = self.columns
-        took, held, stretch, host, exposed = one.ticks.copy(), one.held, one.stretch, self.host, self.exposed
+        took, host_delay, slowdown, host, exposed = (
+            one.ticks.copy(),
+            one.host_delay,
+            one.slowdown,
+            self.host,
+            self.exposed,
+        )
         if part:
             two = other.columns
             if not _same_rows(one, two) or self.ports != other.ports:
                 raise NoBlocks("passes of other rows where gradients are made")
             took = np.rint(took + part * (two.ticks - took)).astype(np.int64)
-            held = np.rint(held + part * (two.held - held)).astype(np.int64)
-            stretch = stretch + part * (two.stretch - stretch)
+            host_delay = np.rint(host_delay + part * (two.host_delay - host_delay)).astype(np.int64)
+            slowdown = slowdown + part * (two.slowdown - slowdown)
             host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
         named = np.full(len(one), -1, np.int32)
-        leads = one.kind >= Row.SENDS
+        leads = one.kind >= RowKind.SEND
         moves = np.where(leads, -1, one.label)
         for number in distinct(moves).tolist():
             if number >= 0:
@@ -250,31 +256,31 @@ class BlockPass:
             if (number := int(one.label[row])) >= 0:
                 took[row] += ticks(number, port)
                 named[row] = label(number)
-        piece = MeetingPiece(one.kind, one.stream, took, stretch, named, one.before, held)
-        return BoundPass(piece, self.ports, self.calls, exposed, host)
+        fragment = ContendedFragment(one.kind, one.stream, took, slowdown, named, one.before, host_delay)
+        return BoundPass(fragment, self.ports, self.calls, exposed, host)
 
 
 @dataclass(frozen=True)
 class BoundPass:
-    """A pass of a stretch on a mesh.
+    """A pass of a model chunk on a mesh.
 
     Attributes:
         rows: of the pass.
         ports, calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
     """
 
-    rows: MeetingPiece
+    rows: ContendedFragment
     ports: tuple[Leads, ...]
     calls: Counter[Call]
     exposed: int
     host: int
 
-    def piece(self) -> MeetingPiece:
+    def fragment(self) -> ContendedFragment:
         """Its rows."""
         return self.rows
 
 
-def _same_rows(one: MeetingPiece, other: MeetingPiece) -> bool:
+def _same_rows(one: ContendedFragment, other: ContendedFragment) -> bool:
     """Whether two passes differ in times only."""
     columns = ("kind", "stream", "label")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns) and (
@@ -285,8 +291,8 @@ def _same_rows(one: MeetingPiece, other: MeetingPiece) -> bool:
 
 def _last(made: ContractedPass, before: list[int]) -> list[int]:
     """Of what a row waits for the last of each stream, which are in order."""
-    of_stream = {made.stream[b]: b for b in before if made.kind[b] != Row.RECEIVES}
-    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == Row.RECEIVES)})
+    of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
+    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
 
 def longer(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
@@ -341,16 +347,16 @@ def _grown(few: list[BlockRun], more: int) -> BlockRun:
     if (np.abs(added - (old.ticks - least.ticks)) > ROUNDED).any():
         raise NoBlocks("blocks that do not add alike")
     ticks = new.ticks + more * added
-    work = new.ticks * new.stretch
-    grown = work + more * (work - old.ticks * old.stretch)
-    stretch = np.where((ticks != 0) & (new.stretch > 1), grown / np.maximum(ticks, 1), new.stretch)
-    held = np.maximum(new.held + more * (new.held - old.held), 0)
-    return replace(new, ticks=ticks, stretch=np.maximum(stretch, 1.0), held=held)
+    work = new.ticks * new.slowdown
+    grown = work + more * (work - old.ticks * old.slowdown)
+    slowdown = np.where((ticks != 0) & (new.slowdown > 1), grown / np.maximum(ticks, 1), new.slowdown)
+    host_delay = np.maximum(new.host_delay + more * (new.host_delay - old.host_delay), 0)
+    return replace(new, ticks=ticks, slowdown=np.maximum(slowdown, 1.0), host_delay=host_delay)
 
 
 @dataclass(frozen=True)
 class StretchFacts:
-    """What is known of a stretch besides its passes, where it has so many blocks.
+    """What is known of a chunk besides its passes, where it has so many blocks.
 
     Attributes:
         leads: whether a pass calls a collective before anything that it receives is there.
@@ -403,9 +409,9 @@ class StretchPasses:
         self._facts: dict[BlockStretch, StretchFacts] = {}
 
     def pass_of(
-        self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
     ) -> BlockPass:  # fmt: skip
-        """A pass of a stretch.
+        """A pass of a chunk.
 
         Args:
             which: of the seconds.
@@ -416,23 +422,23 @@ class StretchPasses:
         """
         if what is Pass.FORWARD and self._same_forward:
             which = 0
-        key = (which, stretch, what, final, needs, leads)
-        if stretch.blocks <= LONGEST:
+        key = (which, chunk, what, final, needs, leads)
+        if chunk.blocks <= LONGEST:
             return self._pass(*key)
         if key not in self._passes:
-            few = tuple(self._pass(which, one, *key[2:]) for one in _short(stretch))
-            self._passes[key] = longer(few, stretch.blocks)  # type: ignore[arg-type]
+            few = tuple(self._pass(which, one, *key[2:]) for one in _short(chunk))
+            self._passes[key] = longer(few, chunk.blocks)  # type: ignore[arg-type]
         return self._passes[key]
 
-    def facts(self, stretch: BlockStretch) -> StretchFacts:
-        """What is known of a stretch besides.
+    def facts(self, chunk: BlockStretch) -> StretchFacts:
+        """What is known of a chunk besides.
 
         Raises:
             NoBlocks: blocks do not add alike.
         """
-        if stretch not in self._facts:
-            self._facts[stretch] = self._known(stretch)
-        return self._facts[stretch]
+        if chunk not in self._facts:
+            self._facts[chunk] = self._known(chunk)
+        return self._facts[chunk]
 
     def optimizer(self) -> tuple[list[int], StepChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
@@ -442,23 +448,23 @@ class StretchPasses:
         return rows, of.chain
 
     def _pass(
-        self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
     ) -> BlockPass:  # fmt: skip
-        key = (which, stretch, what, final, needs, leads)
+        key = (which, chunk, what, final, needs, leads)
         if key not in self._few:
-            of, part = self._stage(stretch)
+            of, part = self._stage(chunk)
             of[which].leads = leads
             self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs))
         return self._few[key]
 
-    def _stage(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
-        if stretch not in self._stages:
-            self._stages[stretch] = self._contraction(stretch)
-        return self._stages[stretch]
+    def _stage(self, chunk: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
+        if chunk not in self._stages:
+            self._stages[chunk] = self._contraction(chunk)
+        return self._stages[chunk]
 
-    def _contraction(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
+    def _contraction(self, chunk: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
         step, priced = self.step.step, self.job
-        stages = cut(step.trace, self.step.places(stretch, stretch.blocks), step.homes)
+        stages = cut(step.trace, self.step.places(chunk, chunk.blocks), step.homes)
         axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
         schedule = SCHEDULES.get("1f1b")()
         job = JobFacts(
@@ -466,33 +472,33 @@ class StretchPasses:
         )  # fmt: skip
         if any(abs(b.target - b.source) != 1 for b in stages.boundaries):
             raise NoBlocks("values that cross several stages")
-        facts = StageFacts(job, 0 if stretch.begin is None else 1)
+        facts = StageFacts(job, 0 if chunk.begin is None else 1)
         chains = [StepChain(job, self.launching, self.slowdown, self.called, self.tensor, own) for own in self.seconds]
         boundaries = {id(b): number for number, b in enumerate(stages.boundaries)}
         return [StageContraction(facts, chain, self.ways, boundaries) for chain in chains], facts.parts[0]
 
-    def _known(self, stretch: BlockStretch) -> StretchFacts:
-        if stretch.blocks <= LONGEST:
-            return self._at(stretch)
-        few = [self._at(one) for one in _short(stretch)]
+    def _known(self, chunk: BlockStretch) -> StretchFacts:
+        if chunk.blocks <= LONGEST:
+            return self._at(chunk)
+        few = [self._at(one) for one in _short(chunk)]
         last = few[-1]
         if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
             raise NoBlocks("blocks that send differently")
-        share = tuple(c + (stretch.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
+        share = tuple(c + (chunk.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
         runs = [
             BlockRun.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
             for one in few for count in (len(one.groups),)
         ]  # fmt: skip
-        longest = _longer_run(runs, stretch.blocks)
+        longest = _longer_run(runs, chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         stays, held = (
-            getattr(last, name) + (stretch.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
+            getattr(last, name) + (chunk.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
             for name in ("stays", "held")
         )
         return replace(last, share=share, groups=groups, stays=stays, held=held)
 
-    def _at(self, stretch: BlockStretch) -> StretchFacts:
-        (of, *_), part = self._stage(stretch)
+    def _at(self, chunk: BlockStretch) -> StretchFacts:
+        (of, *_), part = self._stage(chunk)
         facts, job = of.facts, of.job
         size = job.step.trace.values.bytes()
         crossing = job.stages.boundaries
@@ -529,6 +535,6 @@ def _largest(job: JobFacts, rows: list[int]) -> int:
     return int(touched[rows].max(initial=0))
 
 
-def _short(stretch: BlockStretch) -> list[BlockStretch]:
+def _short(chunk: BlockStretch) -> list[BlockStretch]:
     """The stretches from which a longer one is told."""
-    return [stretch._replace(blocks=SHORTEST + more) for more in range(3)]
+    return [chunk._replace(blocks=SHORTEST + more) for more in range(3)]

@@ -2,7 +2,7 @@
 
 Plans that divide a micro-batch alike differ in how many blocks their stages have.  So a step with :data:`BLOCKS` blocks
 is divided and priced, once for all of them; where the long step would be cut is found on columns of its forward
-operators, which repeat; and a *stretch* of the long step, a part of the model between two cuts, is looked up as one of
+operators, which repeat; and a *chunk* of the long step, a part of the model between two cuts, is looked up as one of
 the same number of blocks, or of :data:`SHORTEST` and more, in the short one.
 """
 
@@ -26,13 +26,13 @@ from triosim.trace.repeated import KEPT, ROOM, repeated
 from triosim.trace.tables import NONE, Phase, Trace
 
 BLOCKS = 10
-"""Blocks of a short step: one stretch of five has neighbours on both sides."""
+"""Blocks of a short step: one chunk of five has neighbours on both sides."""
 SHORTEST = 3
-"""Blocks of the shortest stretch from which longer ones are told, by what one and two more add."""
+"""Blocks of the shortest chunk from which longer ones are told, by what one and two more add."""
 LONGEST = SHORTEST + 2
-"""Blocks of the longest stretch that is looked up as it is."""
+"""Blocks of the longest chunk that is looked up as it is."""
 WITHIN = 2
-"""The block of the short step in which a stretch begins that is not at the begin or the end of the model."""
+"""The block of the short step in which a chunk begins that is not at the begin or the end of the model."""
 
 
 class NoBlocks(Exception):
@@ -40,7 +40,7 @@ class NoBlocks(Exception):
 
 
 class BlockCut(NamedTuple):
-    """Where a stretch begins or ends: a block (-1 before all, as many as there are after all), operators of it."""
+    """Where a chunk begins or ends: a block (-1 before all, as many as there are after all), operators of it."""
 
     block: int
     offset: int
@@ -194,7 +194,7 @@ class BlockStep:
         return found
 
     def places(self, of: BlockStretch, blocks: int, begin: int = WITHIN) -> list[int]:
-        """Where the short step is cut to have a stretch with so many blocks as one part.
+        """Where the short step is cut to have a chunk with so many blocks as one part.
 
         Args:
             begin: block in which it begins, if it is not at the begin or the end of the model.

@@ -19,7 +19,7 @@ from triosim.composition.host import HostCosts, issue_shares
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine.meeting import chained
+from triosim.engine.contended import run_operator_chain
 from triosim.schedule._stage import JobFacts
 from triosim.search.undisturbed import Call
 
@@ -44,11 +44,11 @@ class ChainSegment(NamedTuple):
 
     Attributes:
         ticks: how long it is.
-        stretch: how many times longer it takes beside collectives of another axis.
+        slowdown: how many times longer it takes beside collectives of another axis.
     """
 
     ticks: int
-    stretch: float
+    slowdown: float
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Chained:
         begin, end: of each of them.
         leading: collectives that are called besides and wait for no operator.
         host: for which the host issues all of it.
-        issued, held: ticks after the host has begun at which it has issued each operator, and before which the stream
-            is not free after it, shape ``(operators,)``.
+        issued, host_delay: ticks after the host has begun at which it has issued each operator, and before which the
+            stream is not free after it, shape ``(operators,)``.
         slowdown: of what computes beside a collective.
         tensor: how many times longer the collectives take beside those of another axis.
     """
@@ -76,7 +76,7 @@ class Chained:
     leading: tuple[Leading, ...]
     host: int
     issued: Int64
-    held: Int64
+    host_delay: Int64
     slowdown: float
     tensor: float = field(default=1.0)
 
@@ -97,11 +97,11 @@ class Chained:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
         return self._between(self.at(first), self.at(last)) or [ChainSegment(0, 1.0)]
 
-    def stretch(self, begin: int, end: int) -> float:
+    def slowdown_between(self, begin: int, end: int) -> float:
         """How many times longer all between two ticks takes beside collectives of another axis."""
         if not self.slows or begin == end:
             return 1.0
-        return sum(ticks * stretch for ticks, stretch in self._between(begin, end)) / (end - begin)
+        return sum(ticks * slowdown for ticks, slowdown in self._between(begin, end)) / (end - begin)
 
     @property
     def slows(self) -> bool:
@@ -113,9 +113,9 @@ class Chained:
         times = np.concatenate([[begin], cuts[(cuts > begin) & (cuts < end)], [end]])
         middle = (times[1:] + times[:-1]) / 2
         moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
-        stretch = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
+        slowdown = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
         ticks = np.diff(times)
-        return [ChainSegment(t, s) for t, s in zip(ticks.tolist(), stretch.tolist(), strict=True) if t]
+        return [ChainSegment(t, s) for t, s in zip(ticks.tolist(), slowdown.tolist(), strict=True) if t]
 
     @cached_property
     def _cuts(self) -> Int64:
@@ -193,14 +193,14 @@ class StepChain:
             called = called.copy()
             called[[call for call, _ in leading]] = 0
         at = np.array(rows, np.int32)
-        begin, done, _, call_begin, call_end = chained(self._columns, at, called)
+        begin, done, _, call_begin, call_end = run_operator_chain(self._columns, at, called)
         skips = self.skips[at].astype(bool)
         free = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at]))
-        issued = held = np.zeros(len(at), np.int64)
+        issued = host_delay = np.zeros(len(at), np.int64)
         if self.hosted:
-            _, done, issued, *_ = chained(self._columns, at, called, hosted=True)
+            _, done, issued, *_ = run_operator_chain(self._columns, at, called, hosted=True)
             issued = issued + self.launch * len(leading)
-            held = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at])) + self.launch * len(leading)
+            host_delay = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at])) + self.launch * len(leading)
         before = np.concatenate([np.zeros(1, np.int64), free[:-1]])
         idle = np.flatnonzero((begin > before) & ~skips)
         calls = np.flatnonzero(call_begin >= 0)
@@ -208,7 +208,7 @@ class StepChain:
         host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
         return Chained(
             free, (before[idle], begin[idle]), calls, call_begin[calls], call_end[calls], leading, host, issued,
-            held, self.slowdown, self.tensor,
+            host_delay, self.slowdown, self.tensor,
         )  # fmt: skip
 
     def leads(self, rows: Sequence[int]) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine.meeting import MeetingPiece, Row
+from triosim.engine.contended import ContendedFragment, RowKind
 from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.transfers import ALL_GATHER
@@ -77,16 +77,16 @@ class ContractedPass:
         exposed: ticks of them beside which nothing is computed.
         host: ticks for which the host issues it.
         reduces: the first row of what follows the last backward of a chunk, -1 without any.
-        held: as of :class:`triosim.engine.meeting.MeetingPiece`.
+        host_delay: as of :class:`triosim.engine.contended.ContendedFragment`.
     """
 
     kind: list[int] = field(default_factory=list)
     stream: list[int] = field(default_factory=list)
     ticks: list[int] = field(default_factory=list)
-    stretch: list[float] = field(default_factory=list)
+    slowdown: list[float] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
     before: list[list[int]] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
+    host_delay: list[int] = field(default_factory=list)
     ports: list[Leads] = field(default_factory=list)
     calls: Counter[Call] = field(default_factory=Counter)
     exposed: int = 0
@@ -94,44 +94,47 @@ class ContractedPass:
     reduces: int = -1
 
     def add(
-        self, kind: Row, stream: int, ticks: int, before: Sequence[int] = (), stretch: float = 1.0, label: int = -1,
-        port: Leads | None = None, held: int = 0,
+        self, kind: RowKind, stream: int, ticks: int, before: Sequence[int] = (), slowdown: float = 1.0,
+        label: int = -1,
+        port: Leads | None = None, host_delay: int = 0,
     ) -> int:  # fmt: skip
         """One more row; returns its number."""
         self.kind.append(int(kind))
         self.stream.append(stream)
         self.ticks.append(int(ticks))
-        self.stretch.append(stretch)
+        self.slowdown.append(slowdown)
         self.label.append(label)
         self.before.append(sorted({row for row in before if row >= 0}))
-        self.held.append(held)
+        self.host_delay.append(host_delay)
         if port is not None:
             self.ports.append(port)
         return len(self.kind) - 1
 
-    def work(self, segments: Sequence[ChainSegment], before: Sequence[int], held: int = 0) -> int:
+    def work(self, segments: Sequence[ChainSegment], before: Sequence[int], host_delay: int = 0) -> int:
         """Work that begins when some rows have ended, and ends when its host is that far; returns its last row."""
         row = -1
         for number, segment in enumerate(segments, start=1):
             last = number == len(segments)
-            row = self.add(Row.WORK, WORKS, segment.ticks, before, segment.stretch, held=held if last else 0)
+            row = self.add(
+                RowKind.COMPUTE, WORKS, segment.ticks, before, segment.slowdown, host_delay=host_delay if last else 0
+            )
             before = ()
         return row
 
     def exchange(self, chunk: int, there: Tied, back: Tied, ticks: int, label: int, chain: StepChain) -> int:
         """Sends the gradient of a parameter to a stage that has it too; returns the arrival of that of the other."""
-        ready = self.add(Row.RECEIVES, -1, 0, port=TiedFlag(chunk, there.parameter))
+        ready = self.add(RowKind.RECEIVE, -1, 0, port=TiedFlag(chunk, there.parameter))
         self.host += chain.send_launch
-        held = max(self.host - chain.launch, 0)
-        self.add(Row.SENDS, SENDS, ticks, [ready], label=label, port=there, held=held)
-        return self.add(Row.RECEIVES, -1, 0, port=back)
+        host_delay = max(self.host - chain.launch, 0)
+        self.add(RowKind.SEND, SENDS, ticks, [ready], label=label, port=there, host_delay=host_delay)
+        return self.add(RowKind.RECEIVE, -1, 0, port=back)
 
-    def piece(self) -> MeetingPiece:
+    def fragment(self) -> ContendedFragment:
         """The rows as columns."""
-        return MeetingPiece(
+        return ContendedFragment(
             np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
-            np.array(self.stretch, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
-            np.array(self.held, np.int64),
+            np.array(self.slowdown, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
+            np.array(self.host_delay, np.int64),
         )  # fmt: skip
 
 
@@ -147,7 +150,7 @@ class WrittenPass(Protocol):
     @property
     def host(self) -> int: ...
 
-    def piece(self) -> MeetingPiece:
+    def fragment(self) -> ContendedFragment:
         """The rows as columns."""
         ...
 
@@ -195,7 +198,7 @@ class StageContraction:
         facts, job, chain, made = self.facts, self.job, self.chain, ContractedPass()
         waits = []
         for part in facts.parts:
-            waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(part.chunk)))
+            waits.append(made.add(RowKind.RECEIVE, -1, 0, port=ReducedFlag(part.chunk)))
             for gradient in part.grads:
                 tied = self.tied_bytes(gradient)
                 for peer in facts.elsewhere(gradient):
@@ -206,9 +209,11 @@ class StageContraction:
         seconds = np.array([job.seconds[row] for row in rows]) * facts.share[rows]
         ticks = picoseconds(seconds, "the optimizer") + chain.gaps[rows]
         left = np.cumsum(ticks[::-1])[::-1]  # from each of them on
-        held = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
+        host_delay = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
         made.host += int(chain.issue[facts.optimizer].sum())
-        made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
+        made.add(
+            RowKind.COMPUTE, WORKS, int(ticks.sum()), waits, slowdown=chain.slowdown, host_delay=max(host_delay, 0)
+        )
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
             for group in reversed(facts.groups()):
@@ -222,8 +227,10 @@ class StageContraction:
     def move(self, made: ContractedPass, call: Call, stream: int, before: Sequence[int] = ()) -> int:
         """One more collective of another axis than that which divides operators."""
         made.host += self.chain.launch
-        held = made.host - self.chain.launch  # from the release, which is one launch after the host begins
-        return made.add(Row.MOVE, stream, self.ways.move(call), before, label=self.ways.label(call), held=held)
+        host_delay = made.host - self.chain.launch  # from the release, which is one launch after the host begins
+        return made.add(
+            RowKind.COLLECTIVE, stream, self.ways.move(call), before, label=self.ways.label(call), host_delay=host_delay
+        )
 
     def tied_bytes(self, gradient: Gradient) -> int:
         """What is exchanged of the gradient of a parameter that several stages have."""
@@ -275,7 +282,7 @@ class _PassContraction:
         else:
             boundaries = [(self.index[row], b) for row, own in sorted(self.part.arriving.items()) for b in own]
         for place, boundary in boundaries:
-            row = self.made.add(Row.RECEIVES, -1, 0, port=self._port(boundary, sends=False))
+            row = self.made.add(RowKind.RECEIVE, -1, 0, port=self._port(boundary, sends=False))
             self.receives.setdefault(place, []).append(row)
 
     def _port(self, boundary: Boundary, sends: bool) -> Port:
@@ -309,13 +316,13 @@ class _PassContraction:
         for mark in sorted(marks):
             before += self.receives.get(place, ())
             segments = chained.segments(place - first, mark - first) if fine else self._coarse(chained, place, mark)
-            held = max(issues + int(chained.held[mark - first - 1]), 0) if mark > first else 0
+            host_delay = max(issues + int(chained.host_delay[mark - first - 1]), 0) if mark > first else 0
             if len(segments) > 1 and not fine:
                 row = self.made.work(segments[:1], before)
-                self.made.add(Row.SENDS, OWN, 0, [row], port=Aside())
-                row = self.made.work(segments[1:], (), held)
+                self.made.add(RowKind.SEND, OWN, 0, [row], port=Aside())
+                row = self.made.work(segments[1:], (), host_delay)
             else:
-                row = self.made.work(segments, before, held)
+                row = self.made.work(segments, before, host_delay)
             self.ended[mark], before, place = row, [], mark
             if self.units is not None:
                 self.written.append(row)
@@ -324,7 +331,7 @@ class _PassContraction:
                 self._take_over()
             self._send(chained, mark, first, issues)
         if fine and self.of.leads and last == len(self.rows):
-            self.made.add(Row.SENDS, OWN, 0, [self.ended[last]], port=Aside())
+            self.made.add(RowKind.SEND, OWN, 0, [self.ended[last]], port=Aside())
 
     def _coarse(self, chained: Chained, place: int, mark: int) -> list[ChainSegment]:
         """Work as one stretch; or two, the collectives of the next pass coming between.
@@ -335,7 +342,7 @@ class _PassContraction:
         begin, end = chained.at(place), chained.at(mark)
         ended = int(chained.end.max(initial=0))
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
-        return [ChainSegment(b - a, chained.stretch(a, b)) for a, b in pairwise(times)]
+        return [ChainSegment(b - a, chained.slowdown_between(a, b)) for a, b in pairwise(times)]
 
     def _lead(self, chained: Chained, first: int) -> list[int]:
         """Collectives that wait for no operator of the range; returns what its work waits for."""
@@ -344,7 +351,7 @@ class _PassContraction:
             before = [row, self.ended[first]]
             if not first and waits:
                 before += self.receives.get(0, ())
-            row = self.made.add(Row.SENDS, OWN, int(self.of.chain.call_ticks[call]), before, port=Aside())
+            row = self.made.add(RowKind.SEND, OWN, int(self.of.chain.call_ticks[call]), before, port=Aside())
         return [row] if row >= 0 else []
 
     def _take_over(self) -> None:
@@ -356,7 +363,7 @@ class _PassContraction:
             if op == Op.COMPUTE:
                 ticks = int(picoseconds(seconds, "a copy")) + (chain.gap if seconds > 0 else 0)
                 self.made.host += chain.launch
-                row = self.made.add(Row.WORK, WORKS, ticks, before, chain.slowdown)
+                row = self.made.add(RowKind.COMPUTE, WORKS, ticks, before, chain.slowdown)
             else:
                 on = WORKS if stream == COMPUTE else MOVES if stream == DP else REPLICAS
                 row = self.of.move(self.made, (what, size, axis), on, before)
@@ -367,14 +374,14 @@ class _PassContraction:
         if row not in self.going:
             return
         late = max(chained.ended(self.job.issued_after.get(row, ())) - chained.at(mark - first), 0)
-        held = issues + int(chained.issued[mark - first - 1])
+        host_delay = issues + int(chained.issued[mark - first - 1])
         for boundary in self.going[row]:
             self.made.host += self.of.chain.send_launch
-            held = max(held + self.of.chain.send_launch, 0)
+            host_delay = max(host_delay + self.of.chain.send_launch, 0)
             ticks, label = self.of.ways.boundary(boundary, self.backward)
             self.made.add(
-                Row.SENDS, SENDS, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary, True),
-                held=held,
+                RowKind.SEND, SENDS, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary, True),
+                host_delay=host_delay,
             )  # fmt: skip
 
     def _reduce(self, groups: Sequence[Sequence[Gradient]], ready: Sequence[int]) -> None:
@@ -384,7 +391,7 @@ class _PassContraction:
         last = self.ended[len(self.rows)]
         once = self._once()
         if once:
-            last = made.add(Row.WORK, WORKS, once)
+            last = made.add(RowKind.COMPUTE, WORKS, once)
             made.exposed += once
         reduced: dict[int, int] = {}
         if self.units is not None and job.stages.count > 1:
@@ -403,11 +410,11 @@ class _PassContraction:
                 reduced.update({gradient.storage: row for gradient in group})
         away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
         waits = [row for storage, row in reduced.items() if storage not in away]
-        made.add(Row.SENDS, FLAGS, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
+        made.add(RowKind.SEND, FLAGS, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
         for gradient in self.part.grads:
             if gradient.storage in away:
                 port = TiedFlag(self.part.chunk, gradient.parameter)
-                made.add(Row.SENDS, TIES, 0, [reduced.get(gradient.storage, last)], port=port)
+                made.add(RowKind.SEND, TIES, 0, [reduced.get(gradient.storage, last)], port=port)
 
     def _once(self) -> int | None:
         """Ticks after the last operator until complete gradients have been exchanged along the axis that divides

@@ -6,7 +6,7 @@ another, nothing but the schedule decides when a pass begins, and passes of one 
 1. The step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`).
 2. Each *kind* of stage is written once (:mod:`triosim.search.stage_kinds`).
 3. What collectives and sends take alone is played once for each mesh (:mod:`triosim.search.undisturbed`).
-4. All turns but the last are played row by row, without a graph (:mod:`triosim.engine.turns`).
+4. All turns but the last are played row by row, without a graph (:mod:`triosim.engine.contention_free`).
 5. From the first reduction of gradients on, where buckets, sends and collectives share links, each stage's rows are
    real and the engine plays them (:mod:`triosim.search.tail`).
 
@@ -32,10 +32,17 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
-from triosim.engine import turns
-from triosim.engine.graph import Played
+from triosim.engine import contention_free
+from triosim.engine.contention_free import (
+    ContentionFreeRun,
+    ContentionFreeSchedule,
+    MessageOp,
+    PortedFragment,
+    TimeCategory,
+    TimedFragment,
+)
+from triosim.engine.graph import GraphRun
 from triosim.engine.play import play
-from triosim.engine.turns import Cast, Does, Ended, Piece, Shown, Turns
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
@@ -119,8 +126,8 @@ class Evaluated:
     """
 
     made: Arranged
-    ended: Ended
-    tail: Played
+    ended: ContentionFreeRun
+    tail: GraphRun
     lowered: Lowered
     programs: Sequence[Program]
     messages: NDArray[np.int64]
@@ -228,7 +235,9 @@ class _Evaluation:
             self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0), self._talked(ended), reserved, met
         )
 
-    def _tails(self, tags: dict[tuple[int, bool], int], peers: dict[Port, int], ended: Ended) -> list[Program]:
+    def _tails(
+        self, tags: dict[tuple[int, bool], int], peers: dict[Port, int], ended: ContentionFreeRun
+    ) -> list[Program]:
         """Programs of the tail."""
         programs = []
         for s in self.stages:
@@ -242,7 +251,7 @@ class _Evaluation:
         return launch(programs, self.made.step.trace, self.launching)
 
     def _late(
-        self, ended: Ended, played: Played, lowered: Lowered, programs: list[Program]
+        self, ended: ContentionFreeRun, played: GraphRun, lowered: Lowered, programs: list[Program]
     ) -> list[tuple[int, Pass, int, int]]:
         """Turns that send what is still under way when a stage at either end moves something in its tail.
 
@@ -333,10 +342,10 @@ class _Evaluation:
         """What collectives cost what computes beside them."""
         return interference(self.made.system.models[self.made.models[0]], self.fidelity.slowdown)
 
-    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[Ended, int]:
+    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[ContentionFreeRun, int]:
         """Play what comes before the tail; and how many sends met others."""
-        pieces: list[Piece] = []
-        casts: list[Cast] = []
+        fragments: list[TimedFragment] = []
+        casts: list[PortedFragment] = []
         of_kind: dict[tuple, int] = {}
         cast, number = [], []
         for s in self.stages:
@@ -346,8 +355,8 @@ class _Evaluation:
             begins: list[int] = []
             if delay is not None:
                 begins = [len(casts)]
-                casts.append(Cast(len(pieces), ()))
-                pieces.append(delay)
+                casts.append(PortedFragment(len(fragments), ()))
+                fragments.append(delay)
             numbers = []
             for action in own:
                 place = (action.what, action.chunk)
@@ -356,17 +365,19 @@ class _Evaluation:
                     bytes_ = tuple(self._sent_ticks(s, p) for p in ports if p.sends)
                     key = (self.kinds.of[s], *place, bytes_)
                     if key not in of_kind:
-                        of_kind[key] = len(pieces)
+                        of_kind[key] = len(fragments)
                         rows = self.written[self.kinds.of[s]].pass_of(*place).rows
-                        pieces.append(self._piece(rows, bytes_))
+                        fragments.append(self._piece(rows, bytes_))
                     mine[place] = len(casts)
-                    casts.append(Cast(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
+                    casts.append(PortedFragment(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
                 numbers.append(mine[place])
             cast.append(np.array(begins + numbers, np.int32))
             number.append(np.array([0] * len(begins) + [action.micro_batch for action in own], np.int32))
-        return self._apart(Turns(pieces, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS)))
+        return self._apart(
+            ContentionFreeSchedule(fragments, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS))
+        )
 
-    def _apart(self, what: Turns) -> tuple[Ended, int]:
+    def _apart(self, what: ContentionFreeSchedule) -> tuple[ContentionFreeRun, int]:
         """The turns with sends that meet on a link taking longer.
 
         Two flows that share a link get half of it each for as long as both are under way, so each takes half of that
@@ -376,21 +387,21 @@ class _Evaluation:
         Raises:
             NotEvaluated: it does.
         """
-        ended = turns.play(what)
-        longer = self._meeting(ended)
-        if not longer.any():
+        ended = contention_free.simulate(what)
+        extra_ticks = self._meeting(ended)
+        if not extra_ticks.any():
             return ended, 0
-        again = turns.play(replace(what, longer=longer))
+        again = contention_free.simulate(replace(what, extra_ticks=extra_ticks))
         moved = int(np.abs(again.free - ended.free).max(initial=0))
         if moved > MEETING * int(again.free.max(initial=0)):
             raise NotEvaluated("sends that meet on a link and hold up others")
-        return again, int(np.count_nonzero(longer))
+        return again, int(np.count_nonzero(extra_ticks))
 
-    def _meeting(self, ended: Ended) -> NDArray[np.int64]:
+    def _meeting(self, ended: ContentionFreeRun) -> NDArray[np.int64]:
         """Ticks that each send takes longer for others on its links."""
-        longer = np.zeros(len(ended.sent), np.int64)
+        extra_ticks = np.zeros(len(ended.sent), np.int64)
         if not self.alone.shared:
-            return longer
+            return extra_ticks
         m, rows = self.mesh.micro_batches, dict[tuple[int, int], list[NDArray[np.int64]]]()
         for n, b in enumerate(self.job.stages.boundaries):
             here, there = self.job.stage(b.source), self.job.stage(b.target)
@@ -404,15 +415,15 @@ class _Evaluation:
                 beside = covered(
                     ended.sent[own], ended.arrived[own], *merged(ended.sent[others], ended.arrived[others])
                 )
-                longer[own] += beside // 2
-        return longer
+                extra_ticks[own] += beside // 2
+        return extra_ticks
 
     def _sent_ticks(self, stage: int, port: Port) -> int:
         b = self.job.stages.boundaries[port.boundary]
         here, there = (b.target, b.source) if port.back else (b.source, b.target)
         return self.alone.sends[self.job.stage(here), self.job.stage(there), b.bytes]
 
-    def _delay(self, stage: int) -> Piece | None:
+    def _delay(self, stage: int) -> TimedFragment | None:
         """What the first thing that a host issues takes longer."""
         delay = self.made.launching.delay_s
         if not delay or self.made.launching.mode == "none":
@@ -424,11 +435,16 @@ class _Evaluation:
         begin = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
         ticks = picoseconds(begin + delay, "launching") - picoseconds(begin, "launching")
         one = np.zeros(1, np.int8)
-        return Piece(
-            one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32)
+        return TimedFragment(
+            one,
+            one + HOST,
+            one + TimeCategory.HOST,
+            np.array([ticks]),
+            np.zeros(1, np.int64),
+            Ragged.empty(1, np.int32),
         )
 
-    def _piece(self, rows: Program, sends: Sequence[int]) -> Piece:
+    def _piece(self, rows: Program, sends: Sequence[int]) -> TimedFragment:
         """A pass as it is played alone, slowed down by its own collectives."""
         (program,) = launch([rows], self.made.step.trace, self.launching)
         op = program.op
@@ -437,16 +453,16 @@ class _Evaluation:
         moves = np.flatnonzero(op == Op.COLLECTIVE)
         ticks[moves] = [self.alone.calls[call] for call in _calls(program)]
         ticks[op == Op.SEND] = sends
-        shown = np.full(len(op), -1, np.int8)
+        category = np.full(len(op), -1, np.int8)
         for code, as_ in _SHOWN:
-            shown[op == code] = as_
-        kind = np.where(op == Op.SEND, Does.SENDS, np.where(op == Op.RECEIVE, Does.RECEIVES, Does.NOTHING))
-        piece = Piece(
-            kind.astype(np.int8), program.stream, shown, ticks.astype(np.int64), gap.astype(np.int64), program.before
+            category[op == code] = as_
+        kind = np.where(op == Op.SEND, MessageOp.SEND, np.where(op == Op.RECEIVE, MessageOp.RECEIVE, MessageOp.NONE))
+        fragment = TimedFragment(
+            kind.astype(np.int8), program.stream, category, ticks.astype(np.int64), gap.astype(np.int64), program.before
         )  # fmt: skip
-        return _slowed(piece, op, self.interferes.slowdown)
+        return _slowed(fragment, op, self.interferes.slowdown)
 
-    def _talked(self, ended: Ended) -> dict[Call, int]:
+    def _talked(self, ended: ContentionFreeRun) -> dict[Call, int]:
         """Ticks of collectives and sends before the tail, those of one rank of each stage."""
         found: dict[Call, int] = {}
         for s in self.stages:
@@ -463,7 +479,7 @@ class _Evaluation:
 
     # --- the tail -----------------------------------------------------------------------------------------------------
 
-    def _played(self, programs: list[Program]) -> tuple[Played, Lowered]:
+    def _played(self, programs: list[Program]) -> tuple[GraphRun, Lowered]:
         how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         router = self.made.router
         means = means_of(self.made.system, router, how)
@@ -480,7 +496,8 @@ class _Evaluation:
 
 
 _SHOWN = (
-    (Op.COMPUTE, Shown.COMPUTE), (Op.COLLECTIVE, Shown.COLLECTIVE), (Op.SEND, Shown.SEND), (Op.ISSUE, Shown.HOST),
+    (Op.COMPUTE, TimeCategory.COMPUTE), (Op.COLLECTIVE, TimeCategory.COLLECTIVE), (Op.SEND, TimeCategory.SEND),
+    (Op.ISSUE, TimeCategory.HOST),
 )  # fmt: skip
 
 
@@ -495,20 +512,20 @@ def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> Coll
     return CollectiveMeans(system, router, Collectives(*how))
 
 
-def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
+def _slowed(fragment: TimedFragment, op: NDArray[np.int8], slowdown: float) -> TimedFragment:
     """A piece whose computation takes as long as its own collectives let it."""
     computes, moves = np.flatnonzero(op == Op.COMPUTE), op == Op.COLLECTIVE
     if slowdown <= 1 or not moves.any():
-        return piece
-    alone, ticks = piece.ticks[computes] - piece.gap[computes], piece.ticks
+        return fragment
+    alone, ticks = fragment.ticks[computes] - fragment.gap[computes], fragment.ticks
 
     def wanted(ticks: NDArray[np.int64], times: int) -> NDArray[np.int64]:
-        start, finish = turns.steady(replace(piece, ticks=ticks), len(STREAMS), times=times)
-        begin, worked = start[computes], finish[computes] - piece.gap[computes]
+        start, finish = contention_free.steady(replace(fragment, ticks=ticks), len(STREAMS), times=times)
+        begin, worked = start[computes], finish[computes] - fragment.gap[computes]
         beside = covered(begin, worked, *merged(start[moves], finish[moves]))
-        longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
-        found = piece.ticks.copy()
-        found[computes] += whole_ticks(longer, "what a collective adds to an operator beside it")
+        extra_ticks = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
+        found = fragment.ticks.copy()
+        found[computes] += whole_ticks(extra_ticks, "what a collective adds to an operator beside it")
         return found
 
     for _ in range(MOST_PLAYS):
@@ -518,4 +535,4 @@ def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
         ticks = found
     if np.abs(wanted(ticks, 1) - ticks).sum() > UNSTEADY * int(ticks[computes].sum()):
         raise NotEvaluated("passes of one kind that collectives slow down differently")
-    return replace(piece, ticks=ticks)
+    return replace(fragment, ticks=ticks)

@@ -31,11 +31,11 @@ def outlined_figures(job: Outlined) -> Figures:
 def _breakdown(job: Outlined) -> Breakdown:
     """Mean over the ranks, seconds; stages have equally many."""
     met, end = job.met, job.met.end
-    communication = met.talk + job.exposed
-    idle = end - met.work - met.talk - met.hosted
+    communication = met.communication + job.exposed
+    idle = end - met.work - met.communication - met.hosted
     columns = (met.work - job.exposed, communication, met.hosted, idle)
     compute, exposed, host, rest = (float(column.mean()) * S for column in columns)
-    moved = {call: float(met.spent[:, label].sum()) for call, label in job.labels.items()}
+    moved = {call: float(met.label_ticks[:, label].sum()) for call, label in job.labels.items()}
     talking = (sum(moved.values()) + sum(job.calls.values())) * S / len(met.work)
     return Breakdown(compute, talking, exposed, host, rest)
 
@@ -43,7 +43,7 @@ def _breakdown(job: Outlined) -> Breakdown:
 def _most_talked(job: Outlined) -> str:
     """The axis and the kind of collective or send that took most time."""
     names = job.made.mesh.names
-    ticks = {call: int(job.met.spent[:, label].sum()) for call, label in job.labels.items()}
+    ticks = {call: int(job.met.label_ticks[:, label].sum()) for call, label in job.labels.items()}
     for call, more in job.calls.items():
         ticks[call] = ticks.get(call, 0) + more
     if not ticks:
@@ -52,7 +52,9 @@ def _most_talked(job: Outlined) -> str:
     return f"{names[axis]} {(COLLECTIVES[what] if what >= 0 else 'send').replace('_', '-')}"
 
 
-def _figures(made: Arranged, end: int, reserved: int, parts: Breakdown, talk: Callable[[], str], way: str) -> Figures:
+def _figures(
+    made: Arranged, end: int, reserved: int, parts: Breakdown, communication: Callable[[], str], way: str
+) -> Figures:
     prepared = Prepared(**vars(made), programs=[], footprints=[], interferes=[])
     summary = Summary(prepared, None, (), _nobody_asks, _nobody_asks)  # type: ignore[arg-type]
     seconds = end * S
@@ -68,7 +70,7 @@ def _figures(made: Arranged, end: int, reserved: int, parts: Breakdown, talk: Ca
         exposed_communication_s=parts.exposed_communication,
         host_s=parts.host,
         idle_s=parts.idle,
-        binds=binding(parts, talk),
+        binds=binding(parts, communication),
         reserved_bytes=reserved,
         capacity_bytes=memory.capacity_bytes,
         fits=memory.fits,

@@ -7,7 +7,7 @@ A full prediction writes, lowers and plays every instruction of every micro-batc
    having been played once (:mod:`triosim.search.chain`);
 3. what collectives and sends take alone, and which of them share links, is worked out once for a mesh
    (:mod:`triosim.search.ways`);
-4. all turns of all stages are played, with rates instead of flows (:mod:`triosim.engine.meeting`).
+4. all turns of all stages are played, with rates instead of flows (:mod:`triosim.engine.contended`).
 
 It is exact but for what shares links, which goes at equal rates.
 """
@@ -26,9 +26,9 @@ from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine import meeting
-from triosim.engine.meeting import MeetingPort as Leading
-from triosim.engine.meeting import MeetingTurns, Met, PortedPiece
+from triosim.engine import contended
+from triosim.engine.contended import ContendedRun, ContendedSchedule, RoutedFragment
+from triosim.engine.contended import RoutedPort as Leading
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -87,7 +87,7 @@ class Outlined:
     """
 
     made: Arranged
-    met: Met
+    met: ContendedRun
     labels: dict[Call, int]
     calls: dict[Call, int]
     exposed: NDArray[np.int64]
@@ -311,15 +311,15 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
                 writes.append(write)
             casts.append((known[key], stage, turn))
     passes = [write() for write in writes]  # once all of them are known
-    pieces = [one.piece() for one in passes]
+    fragments = [one.fragment() for one in passes]
     first = 0
     for stage, order in enumerate(orders):
-        own = [piece for piece, *_ in casts[first : first + len(order.turns) + 1]]
+        own = [fragment for fragment, *_ in casts[first : first + len(order.turns) + 1]]
         row, often, numbers = order.whole
-        for piece, times in zip(own, often, strict=True):
-            runs[piece] += times
-            exposed[stage] += passes[piece].exposed * times
-        issue = np.array([passes[piece].host for piece in own], np.int64)[row]
+        for fragment, times in zip(own, often, strict=True):
+            runs[fragment] += times
+            exposed[stage] += passes[fragment].exposed * times
+        issue = np.array([passes[fragment].host for fragment in own], np.int64)[row]
         after = begin + np.cumsum(issue)
         cast.append(row + np.int32(first))
         number.append(numbers)
@@ -327,14 +327,16 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
         host.append(int(after[-1]))
         first += len(own)
     calls: Counter[Call] = Counter()
-    for piece, times in runs.items():
-        calls.update({call: count * times * ways.called[call] for call, count in passes[piece].calls.items()})
+    for fragment, times in runs.items():
+        calls.update({call: count * times * ways.called[call] for call, count in passes[fragment].calls.items()})
     shared, pairs, alone = ways.ways()
     messages = of.messages(pairs, alone)
-    ported = [PortedPiece(piece, messages.ports(passes[piece].ports, stage, turn)) for piece, stage, turn in casts]
-    met = meeting.play(
-        MeetingTurns(
-            pieces, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
+    ported = [
+        RoutedFragment(fragment, messages.ports(passes[fragment].ports, stage, turn)) for fragment, stage, turn in casts
+    ]
+    met = contended.simulate(
+        ContendedSchedule(
+            fragments, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
             len(ways.labels), ways.lags(),
         )
     )  # fmt: skip

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.engine.turns import NOT_SENT
+from triosim.engine.contention_free import NOT_SENT
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.program import Op, Program, ProgramBuilder
 from triosim.search.stage_kinds import Port, StageKind, Written

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.spans import merged
-from triosim.engine.turns import Shown
+from triosim.engine.contention_free import TimeCategory
 from triosim.prediction import metrics as tally
 from triosim.prediction.result import Breakdown
 from triosim.schedule.program import COLLECTIVES, Op
@@ -57,8 +57,10 @@ def _before(job: Evaluated, stage: int) -> tuple[Spans, Spans, Spans]:
     """What a stage did in its turns: compute, transfers, host."""
     spans, ended = job.ended.spans[stage], job.ended
     came = (job.messages[:, 1] == stage) & (ended.sent >= 0)
-    moving = _join(_join(spans[Shown.COLLECTIVE], spans[Shown.SEND]), (ended.sent[came], ended.arrived[came]))
-    return spans[Shown.COMPUTE], moving, spans[Shown.HOST]
+    moving = _join(
+        _join(spans[TimeCategory.COLLECTIVE], spans[TimeCategory.SEND]), (ended.sent[came], ended.arrived[came])
+    )
+    return spans[TimeCategory.COMPUTE], moving, spans[TimeCategory.HOST]
 
 
 def _in_tail(run: tally.Run, cell: int, kept_busy: int) -> tuple[Spans, Spans, Spans]:

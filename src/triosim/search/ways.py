@@ -5,7 +5,7 @@ several beside each other if its ranks do not share the same with others (two re
 through the one's adapter and comes in through the other's).  A class fills parts of links: its bytes on a link, over
 what the link could carry in the time in which they move.  Before that it waits for its latency: a send and a
 collective that begin at once do not meet in that time.  Links on which classes together would fill more than all are
-what they share (:mod:`triosim.engine.meeting`).
+what they share (:mod:`triosim.engine.contended`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triosim.collectives.means import CollectiveMeans
 from triosim.core.caching import Same, kept
 from triosim.core.latest import Latest
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.engine.meeting import Ways
+from triosim.engine.contended import TransferClasses
 from triosim.hardware.system import System
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
@@ -284,7 +284,7 @@ class JobWays:
             self.of.slowed[key] = beside
         return self.of.slowed[key]
 
-    def ways(self) -> tuple[Ways, dict[tuple[int, int], int], int]:
+    def ways(self) -> tuple[TransferClasses, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
         sizes, moving = dict(sorted(self._sizes.items())), self._moving
         key = (Same(self.of), moving, tuple(sizes.items()))
@@ -303,7 +303,7 @@ class JobWays:
         for used, _, filled in sent:
             total += np.bincount(used, filled, links)
         if own is None and not sent:
-            return Ways([[]], [0] * self.mesh.stages, 0), {}, 0
+            return TransferClasses([[]], [0] * self.mesh.stages, 0), {}, 0
         shared = np.flatnonzero(total > LEAST_SHARED)
         place = np.full(links, -1, np.int64)
         place[shared] = np.arange(len(shared))
@@ -325,7 +325,7 @@ class JobWays:
         alone = len(uses)
         moves = [alone] * self.mesh.stages if own is None else list(range(first))
         pairs = {pair: first + number for number, pair in enumerate(sizes)}
-        return Ways([*uses, []], moves, columns.shape[1], beside), pairs, alone
+        return TransferClasses([*uses, []], moves, columns.shape[1], beside), pairs, alone
 
     def _sent(self, source: int, target: int, size: int) -> tuple[NDArray, NDArray, NDArray]:
         """Links, the row of the rank, and which part of the link it fills while bytes move."""
@@ -334,7 +334,7 @@ class JobWays:
         return links, rank, ticks * size / max(moves, 1)
 
 
-_Used = tuple[Ways, dict[tuple[int, int], int], int]
+_Used = tuple[TransferClasses, dict[tuple[int, int], int], int]
 _SHARED = Latest[_Used](512, np.inf, lambda used: len(used[0].uses))
 
 

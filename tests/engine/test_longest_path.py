@@ -13,9 +13,9 @@ import triosim
 from tests.engine.graphs import GB_PER_S, US, Builder, wires
 from triosim.collectives.pattern import ring
 from triosim.engine.graph import Stuck, Task
-from triosim.engine.many import play_many
+from triosim.engine.longest_path import Durations, durations, replay, replayable
+from triosim.engine.monte_carlo import play_many
 from triosim.engine.play import ENGINES, play
-from triosim.engine.replay import Durations, durations, replay, replayable
 from triosim.engine.solvers.max_min import MaxMin
 
 MODEL = MaxMin()

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
-from triosim.engine.many import scaled
+from triosim.engine.column_types import column
+from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
+from triosim.engine.monte_carlo import scaled
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
-from triosim.engine.widths import column
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def replayable(graph: Graph) -> bool:
 
 
 def durations(
-    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: Played, slower: float | None = None
+    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: GraphRun, slower: float | None = None
 ) -> Durations:
     """What the tasks of a played graph take.
 

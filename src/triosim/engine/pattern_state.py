@@ -51,7 +51,7 @@ def enough(transfer: int, lag: int, count: int) -> int:
     return count if lag == ALL else min(max(transfer - lag + 1, 0), count)
 
 
-class Stepping:
+class PatternState:
     """Where each edge of one running collective is.
 
     Args:

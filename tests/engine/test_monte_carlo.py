@@ -11,7 +11,7 @@ import triosim
 from tests.engine.compare import compare_draws
 from tests.engine.graphs import GB_PER_S, US, Builder, wires
 from triosim.engine.graph import BEYOND
-from triosim.engine.many import play_many, scaled
+from triosim.engine.monte_carlo import play_many, scaled
 from triosim.engine.play import ENGINES, play
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin

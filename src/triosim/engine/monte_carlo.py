@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.engine.graph import BEYOND, UNLIMITED, EngineNetwork, Graph, Task, TooLong
+from triosim.engine.column_types import column
+from triosim.engine.graph import BEYOND, UNLIMITED, EngineNetwork, Graph, Task, TimeOverflow
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
-from triosim.engine.widths import column
 
 
 def play_many(
@@ -57,7 +57,7 @@ def play_many(
         network = replace(wires, capacity=np.where(wires.capacity == UNLIMITED, UNLIMITED, capacity))
         try:
             found.append(int(play(drawn, network, model).finish.max(initial=0)))
-        except TooLong:
+        except TimeOverflow:
             found.append(BEYOND)
     return np.array(found, np.int64)
 

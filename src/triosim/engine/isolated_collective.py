@@ -24,12 +24,12 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from triosim.engine.graph import BEYOND
-from triosim.engine.stepped import PatternEdges, Stepping
+from triosim.engine.pattern_state import PatternEdges, PatternState
 
 Done = Callable[[int, int], int]
 
 
-class Alone(Protocol):
+class IsolatedCollective(Protocol):
     """A collective that shares no link; ticks are counted from its first transfer.
 
     Attributes:
@@ -41,7 +41,7 @@ class Alone(Protocol):
     def ends(self) -> list[int]:
         """When each member has finished."""
 
-    def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
+    def state(self, ticks: int) -> tuple[PatternState, list[tuple[int, int]]]:
         """Where it is after so many ticks, everything delivered that is due by then.
 
         Returns:
@@ -49,7 +49,7 @@ class Alone(Protocol):
         """
 
 
-def alone(edges: PatternEdges, lasts: Sequence[int]) -> Alone | None:
+def isolated_collective(edges: PatternEdges, lasts: Sequence[int]) -> IsolatedCollective | None:
     """How a collective runs that shares no link, or None if it never ends: edges wait in a circle, or ticks run out.
 
     Args:
@@ -57,7 +57,7 @@ def alone(edges: PatternEdges, lasts: Sequence[int]) -> Alone | None:
         lasts: ticks of each transfer of each edge, from its start to its delivery.
     """
     done = _ring(edges, lasts) or _pipeline(edges, lasts)
-    found = ClosedForm(edges, lasts, done) if done is not None else Replay(edges, lasts)
+    found = ClosedFormCollective(edges, lasts, done) if done is not None else EventDrivenCollective(edges, lasts)
     return found if found.complete and found.last < BEYOND else None
 
 
@@ -124,7 +124,7 @@ def _pipeline(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
     return lambda e, k: upto[e] + k * slowest[e]
 
 
-class ClosedForm:
+class ClosedFormCollective:
     """A collective of which the tick of every delivery is known without working out those before it."""
 
     def __init__(self, edges: PatternEdges, lasts: Sequence[int], done: Done) -> None:
@@ -133,7 +133,7 @@ class ClosedForm:
         self.last = max([done(edge, count - 1) for edge, count in enumerate(edges.count)], default=0)
 
     def ends(self) -> list[int]:
-        """See :meth:`Alone.ends`."""
+        """See :meth:`IsolatedCollective.ends`."""
         ends = [0] * self._edges.places
         for edge, positions in enumerate(self._edges.ends):
             last = self._done(edge, self._edges.count[edge] - 1)
@@ -141,17 +141,17 @@ class ClosedForm:
                 ends[position] = max(ends[position], last)
         return ends[: self._edges.members]
 
-    def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
-        """See :meth:`Alone.state`."""
+    def state(self, ticks: int) -> tuple[PatternState, list[tuple[int, int]]]:
+        """See :meth:`IsolatedCollective.state`."""
         delivered = [
             bisect_right(range(count), ticks, key=partial(self._done, edge))
             for edge, count in enumerate(self._edges.count)
         ]
-        state = Stepping(self._edges, delivered)
+        state = PatternState(self._edges, delivered)
         return state, [(e, self._done(e, delivered[e]) - self._lasts[e]) for e in state.flying()]
 
 
-class Replay:
+class EventDrivenCollective:
     """A collective that is worked out delivery by delivery, again for each question: its memory are its edges."""
 
     def __init__(self, edges: PatternEdges, lasts: Sequence[int]) -> None:
@@ -160,18 +160,18 @@ class Replay:
         self.complete = state.delivered == edges.count
 
     def ends(self) -> list[int]:
-        """See :meth:`Alone.ends`."""
+        """See :meth:`IsolatedCollective.ends`."""
         return self._ends
 
-    def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
-        """See :meth:`Alone.state`."""
+    def state(self, ticks: int) -> tuple[PatternState, list[tuple[int, int]]]:
+        """See :meth:`IsolatedCollective.state`."""
         state, started, _, _ = self._until(ticks)
         return state, list(started.items())
 
-    def _until(self, ticks: int | None) -> tuple[Stepping, dict[int, int], list[int], int]:
+    def _until(self, ticks: int | None) -> tuple[PatternState, dict[int, int], list[int], int]:
         """The state after so many ticks (None: at the end), the transfers under way, the ends of members, and the tick
         of the last delivery."""
-        state, lasts = Stepping(self._edges), self._lasts
+        state, lasts = PatternState(self._edges), self._lasts
         started = dict.fromkeys(state.flying(), 0)
         ends = [0] * self._edges.members
         queue = [(lasts[edge], edge) for edge in started]

@@ -37,7 +37,7 @@ def fitted(graph: Graph, wires: EngineNetwork) -> tuple[Graph, EngineNetwork]:
     return _fitted(replace(graph, collectives=collectives), "graph."), network
 
 
-class _Last:
+class _LastCollectives:
     """The collectives that were looked at last: a graph is played again and again with other amounts."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Last:
         return after
 
 
-_last = _Last()
+_last = _LastCollectives()
 
 
 def _fitted_collectives(given: Iterable[Collective]) -> tuple[Collective, ...]:

@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from tests.engine.graphs import any_edges, edges, from_random
 from triosim.collectives.pattern import chain, exchange, from_first, ring, rounds, to_first
-from triosim.engine.alone import Alone, ClosedForm, Replay, alone
 from triosim.engine.graph import ALL, Pattern
-from triosim.engine.stepped import PatternEdges, Stepping
+from triosim.engine.isolated_collective import (
+    ClosedFormCollective,
+    EventDrivenCollective,
+    IsolatedCollective,
+    isolated_collective,
+)
+from triosim.engine.pattern_state import PatternEdges, PatternState
 
 
 def recurrence(pattern: Pattern, lasts: list[int]) -> list[list[int]]:
@@ -55,11 +60,11 @@ def lone(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
     return pattern, draw(st.lists(st.integers(0, 9), min_size=len(pattern), max_size=len(pattern)))
 
 
-def both(pattern: Pattern, lasts: list[int]) -> list[Alone]:
+def both(pattern: Pattern, lasts: list[int]) -> list[IsolatedCollective]:
     """The way that is chosen, and the one that is always right."""
-    chosen = alone(PatternEdges.of(pattern), lasts)
+    chosen = isolated_collective(PatternEdges.of(pattern), lasts)
     assert chosen is not None
-    return [chosen, Replay(PatternEdges.of(pattern), lasts)]
+    return [chosen, EventDrivenCollective(PatternEdges.of(pattern), lasts)]
 
 
 @settings(deadline=None)
@@ -80,7 +85,7 @@ def test_state_is_what_playing_would_have_reached(drawn: tuple[Pattern, list[int
         assert state.delivered == done
         started = {e: d[k] - lasts[e] for e, (d, k) in enumerate(zip(delivered, done, strict=True)) if k < len(d)}
         assert dict(flying) == {e: start for e, start in started.items() if start <= ticks}
-        rebuilt = Stepping(PatternEdges.of(pattern), done)
+        rebuilt = PatternState(PatternEdges.of(pattern), done)
         waiting = [e for e, d in enumerate(delivered) if done[e] < len(d)]
         assert [state.missing[e] for e in waiting] == [rebuilt.missing[e] for e in waiting]
         assert state.open == rebuilt.open
@@ -103,9 +108,14 @@ def test_state_is_what_playing_would_have_reached(drawn: tuple[Pattern, list[int
     ],
 )
 def test_rings_and_pipelines_have_a_closed_form(pattern: Pattern, closed: bool) -> None:
-    assert isinstance(alone(PatternEdges.of(pattern), [3] * len(pattern)), ClosedForm if closed else Replay)
+    assert isinstance(
+        isolated_collective(PatternEdges.of(pattern), [3] * len(pattern)),
+        ClosedFormCollective if closed else EventDrivenCollective,
+    )
 
 
 def test_what_waits_in_a_circle_never_ends() -> None:
-    assert alone(PatternEdges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 0)], [(0, 0)]])), [1, 1]) is None
-    assert alone(PatternEdges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 1)], [(0, ALL)]])), [1, 1]) is None
+    assert isolated_collective(PatternEdges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 0)], [(0, 0)]])), [1, 1]) is None
+    assert (
+        isolated_collective(PatternEdges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 1)], [(0, ALL)]])), [1, 1]) is None
+    )
