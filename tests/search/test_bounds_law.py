@@ -12,7 +12,7 @@ import triosim
 from triosim import Plan
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
-from triosim.search.bounds import Bounds
+from triosim.search.bounds import PlanBounds
 from triosim.search.grid import asked_of
 from triosim.search.space import Candidate, PlanSpace
 from triosim.trace.blocks import blocks
@@ -45,9 +45,9 @@ def _plans(name: str, sequence: int, servers: int) -> list[Candidate]:
 
 
 @cache
-def _bounds(name: str, sequence: int, servers: int) -> Bounds:
+def _bounds(name: str, sequence: int, servers: int) -> PlanBounds:
     base = Plan(global_batch_size=BATCH, training=True)
-    return Bounds(_workload(name, sequence), triosim.system("dgx-a100", servers), base, Fidelity())
+    return PlanBounds(_workload(name, sequence), triosim.system("dgx-a100", servers), base, Fidelity())
 
 
 @settings(max_examples=12)

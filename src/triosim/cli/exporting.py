@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from triosim.interop.frameworks.job import ConfiguredJob
     from triosim.plan import Plan
     from triosim.report.search import Configured, Report
-    from triosim.search.best import FoundPlan
+    from triosim.search.branch_and_bound import FoundPlan
     from triosim.search.space import Candidate, PlanSpace
     from triosim.trace.tables import Trace
 

@@ -120,7 +120,7 @@ def search(options: SearchOptions) -> None:
     from triosim.cli.predict import fidelity_of, plan_of, step
     from triosim.core.outputs import check_distinct
     from triosim.report.search import Report, show, to_dict
-    from triosim.search.best import OBJECTIVES, best_plans
+    from triosim.search.branch_and_bound import OBJECTIVES, best_plans
     from triosim.search.outcome import PlanOutcome
 
     if options.objective not in OBJECTIVES:

@@ -13,7 +13,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import Registry
 from triosim.explore.space import ChoiceSpace, Point, Value
-from triosim.search.front import front
+from triosim.search.pareto import pareto_front
 
 Costs = tuple[float, ...]
 
@@ -182,4 +182,4 @@ def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     if not run:
         why = f", the last because: {trials[-1].why}" if trials else ""
         raise InputError(f"none of {len(trials)} points can be run{why}")
-    return tuple(run[place][0] for place in front([costs for _, costs in run]))
+    return tuple(run[place][0] for place in pareto_front([costs for _, costs in run]))

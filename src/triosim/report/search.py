@@ -13,7 +13,7 @@ from rich.text import Text
 from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
 from triosim.report.table import Column, TextTable
-from triosim.search.best import BestPlans, FoundPlan
+from triosim.search.branch_and_bound import BestPlans, FoundPlan
 from triosim.search.space import Candidate
 
 SCHEMA = "triosim/search/1"

@@ -1,9 +1,9 @@
-"""Passes of stretches of a model in few rows, those of many blocks told from those of three, four and five.
+"""Passes of chunks of a model in few rows, those of many blocks told from those of three, four and five.
 
 A pass of a chunk (:mod:`triosim.search.block_step`) is written as that of a stage is
-(:mod:`triosim.search.contracted`), with what it moves and sends named but not timed: that differs from mesh to mesh.
-What a block more adds is the same rows again, or the same ticks; it has to be so for the fourth and the fifth block, or
-the chunk is refused.
+(:mod:`triosim.search.contracted_passes`), with what it moves and sends named but not timed: that differs from mesh to
+mesh. What a block more adds is the same rows again, or the same ticks; it has to be so for the fourth and the fifth
+block, or the chunk is refused.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing
 from triosim.schedule.stages import Boundary, cut
-from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, BlockStretch, NoBlocks
-from triosim.search.chain import StepChain
-from triosim.search.contracted import ContractedPass, Leads, StageContraction
-from triosim.search.undisturbed import Call
-from triosim.search.ways import SEND
+from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks
+from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
+from triosim.search.isolated_transfers import Call
+from triosim.search.operator_chain import OperatorChain
+from triosim.search.transfer_times import SEND
 from triosim.trace.tables import Phase
 
 ROUNDED = 2
 """Ticks by which what a block adds may differ from what another does."""
 
 
-class NamedWays:
+class SymbolicTransferTimes:
     """Gives numbers to what is moved and sent; all of it takes no time yet.
 
     Args:
@@ -50,7 +50,7 @@ class NamedWays:
         self.labels: dict[Call, int] = {}
         self.names: list[Call] = []
 
-    def move(self, call: Call) -> int:
+    def collective(self, call: Call) -> int:
         """Ticks of a collective."""
         return 0
 
@@ -71,12 +71,12 @@ class NamedWays:
 
 
 @dataclass(frozen=True)
-class BlockRun:
+class BlockRows:
     """Rows of a pass, or of what reduces after it.
 
     Attributes:
         kind, stream, label, ticks, slowdown, host_delay: as of :class:`triosim.engine.contended.ContendedFragment`,
-            labels being numbers of :class:`NamedWays`.
+            labels being numbers of :class:`SymbolicTransferTimes`.
         ends: how many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0.
         run, before: what they wait for: which of the two runs, and which row of it.
         ports: where rows lead that send or receive, None for others.
@@ -91,12 +91,12 @@ class BlockRun:
     ends: NDArray[np.int64]
     run: NDArray[np.int64]
     before: NDArray[np.int64]
-    ports: tuple[Leads | None, ...]
+    ports: tuple[PortTarget | None, ...]
 
     @staticmethod
     def of(
-        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[Leads | None]
-    ) -> BlockRun:
+        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[PortTarget | None]
+    ) -> BlockRows:
         """From rows of kind, stream, label, ticks, slowdown and what is host_delay."""
         given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
         columns: dict[str, NDArray[Any]] = {
@@ -106,7 +106,7 @@ class BlockRun:
         flat = [pair for own in before for pair in own]
         waits = np.array(flat, np.int64).reshape(len(flat), 2)
         ends = np.cumsum([0, *map(len, before)], dtype=np.int64)
-        return BlockRun(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
+        return BlockRows(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -116,7 +116,7 @@ class BlockRun:
         """How many rows each waits for."""
         return np.diff(self.ends)
 
-    def first_other(self, other: BlockRun) -> int:
+    def first_other(self, other: BlockRows) -> int:
         """The first row that is not like the one of another run, or their common length."""
         length = min(len(self), len(other))
         same = np.array([a == b for a, b in zip(self.ports, other.ports, strict=False)], bool)
@@ -124,7 +124,7 @@ class BlockRun:
             same &= getattr(self, name)[:length] == getattr(other, name)[:length]
         return int(np.argmin(same)) if not same.all() else length
 
-    def like(self, first: int, last: int, other: BlockRun, at: int) -> bool:
+    def like(self, first: int, last: int, other: BlockRows, at: int) -> bool:
         """Whether rows ``first .. last - 1`` are like as many of another run from row ``at`` on."""
         here, there = slice(first, last), slice(at, at + last - first)
         return self.ports[here] == other.ports[there] and all(
@@ -132,8 +132,8 @@ class BlockRun:
         )
 
     def moved(
-        self, first: int, last: int, by: Sequence[tuple[BlockRun, int, BlockRun, int, int]], copies: int = 1
-    ) -> BlockRun:
+        self, first: int, last: int, by: Sequence[tuple[BlockRows, int, BlockRows, int, int]], copies: int = 1
+    ) -> BlockRows:
         """Rows ``first .. last - 1``, so many copies one after another.
 
         Args:
@@ -152,19 +152,19 @@ class BlockRun:
             before = before + factor * (one - other)
         same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
         ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
-        return BlockRun(
+        return BlockRows(
             **same, host_delay=np.maximum(host_delay, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
             before=before.reshape(-1), ports=self.ports[first:last] * copies,
         )  # fmt: skip
 
     @staticmethod
-    def joined(runs: Sequence[BlockRun]) -> BlockRun:
+    def joined(runs: Sequence[BlockRows]) -> BlockRows:
         """One after another."""
         columns: dict[str, NDArray[Any]] = {
             name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_COLUMNS, "run", "before")
         }
         ends = np.cumsum(np.concatenate([[0], *(run.waits for run in runs)])).astype(np.int64)
-        return BlockRun(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
+        return BlockRows(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
 
 
 _SAME = ("kind", "stream", "label", "ticks", "slowdown")
@@ -172,7 +172,7 @@ _COLUMNS = (*_SAME, "host_delay")
 _LIKE = (*_SAME, "waits")
 """What rows of a repeated block have in common, besides where they lead."""
 
-Runs = tuple[BlockRun, BlockRun]
+Runs = tuple[BlockRows, BlockRows]
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class BlockPass:
 
     Attributes:
         runs: its rows, and those of the reductions after it.
-        calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
+        calls, exposed, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
     """
 
     runs: Runs
@@ -197,13 +197,13 @@ class BlockPass:
         before = [[(int(b >= split), b - split if b >= split else b) for b in _last(made, own)] for own in made.before]
         ports = [next(given) if kind >= RowKind.SEND else None for kind in made.kind]
         rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.slowdown, made.host_delay, strict=True))
-        one, other = (BlockRun.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
+        one, other = (BlockRows.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
         return BlockPass((one, other), Counter(made.calls), made.exposed, made.host)
 
     @cached_property
     def columns(self) -> ContendedFragment:
-        """Its rows; labels are numbers of :class:`NamedWays`."""
-        all_of = BlockRun.joined(self.runs)
+        """Its rows; labels are numbers of :class:`SymbolicTransferTimes`."""
+        all_of = BlockRows.joined(self.runs)
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
         return ContendedFragment(
             all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.slowdown,
@@ -211,18 +211,18 @@ class BlockPass:
         )  # fmt: skip
 
     @cached_property
-    def ports(self) -> tuple[Leads, ...]:
+    def ports(self) -> tuple[PortTarget, ...]:
         """Where its rows lead, in order."""
         return tuple(port for run in self.runs for port in run.ports if port is not None)
 
     def bound(
-        self, other: BlockPass, part: float, ticks: Callable[[int, Leads | None], int],
+        self, other: BlockPass, part: float, ticks: Callable[[int, PortTarget | None], int],
         label: Callable[[int], int],
     ) -> BoundPass:  # fmt: skip
         """The pass on a mesh, one that lies between two, from this one ``part`` of the way to the other.
 
         Args:
-            ticks: of what moves, by its number of :class:`NamedWays` and where it leads.
+            ticks: of what moves, by its number of :class:`SymbolicTransferTimes` and where it leads.
             label: the number of the mesh for those.
 
         Raises:
@@ -266,11 +266,11 @@ class BoundPass:
 
     Attributes:
         rows: of the pass.
-        ports, calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
+        ports, calls, exposed, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
     """
 
     rows: ContendedFragment
-    ports: tuple[Leads, ...]
+    ports: tuple[PortTarget, ...]
     calls: Counter[Call]
     exposed: int
     host: int
@@ -295,26 +295,26 @@ def _last(made: ContractedPass, before: list[int]) -> list[int]:
     return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
 
-def longer(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
+def extrapolate_blocks(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
     """A pass of many blocks from those of :data:`SHORTEST` and one and two more.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
-    runs = tuple(_longer_run([one.runs[run] for one in few], blocks) for run in (0, 1))
-    calls = {call: _on([one.calls[call] for one in few], blocks) for call in few[-1].calls}
-    exposed, host = (_on([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
+    runs = tuple(_extrapolate_rows([one.runs[run] for one in few], blocks) for run in (0, 1))
+    calls = {call: _extrapolate([one.calls[call] for one in few], blocks) for call in few[-1].calls}
+    exposed, host = (_extrapolate([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
     return BlockPass(runs, Counter(calls), exposed, host)  # type: ignore[arg-type]
 
 
-def _on(few: list[int], blocks: int) -> int:
+def _extrapolate(few: list[int], blocks: int) -> int:
     """What a number comes to that each block adds to alike."""
     if abs((few[2] - few[1]) - (few[1] - few[0])) > ROUNDED:
         raise NoBlocks("blocks that do not add alike")
     return few[2] + (blocks - LONGEST) * (few[2] - few[1])
 
 
-def _longer_run(few: list[BlockRun], blocks: int) -> BlockRun:
+def _extrapolate_rows(few: list[BlockRows], blocks: int) -> BlockRows:
     least, old, new = few
     period, more = len(old) - len(least), blocks - LONGEST
     if not period and len(new) == len(old):
@@ -329,14 +329,14 @@ def _longer_run(few: list[BlockRun], blocks: int) -> BlockRun:
     ):
         raise NoBlocks("rows that do not repeat")
     grows = (new, first, old, first, more)
-    return BlockRun.joined([
+    return BlockRows.joined([
         new.moved(0, first, [(new, 0, old, 0, more)]),
         new.moved(first, first + period, [(new, first + period, new, first, -1), grows], blocks - SHORTEST),
         new.moved(first + 2 * period, len(new), [(new, first + 2 * period, old, first + period, more)]),
     ])  # fmt: skip
 
 
-def _grown(few: list[BlockRun], more: int) -> BlockRun:
+def _grown(few: list[BlockRows], more: int) -> BlockRows:
     """Rows that take longer with each block."""
     least, old, new = few
     same = ("kind", "stream", "label", "run", "before", "ends")
@@ -355,7 +355,7 @@ def _grown(few: list[BlockRun], more: int) -> BlockRun:
 
 
 @dataclass(frozen=True)
-class StretchFacts:
+class ChunkFacts:
     """What is known of a chunk besides its passes, where it has so many blocks.
 
     Attributes:
@@ -381,16 +381,16 @@ class StretchFacts:
     tied: tuple[tuple[int, int], ...]
 
 
-class StretchPasses:
-    """The passes of the stretches of a step.
+class ChunkPasses:
+    """The passes of the chunks of a step.
 
     Args:
         job: that the step is of.
         step: of few blocks.
-        seconds: of each of its operators, in each of so many ways.
+        seconds: of each of its operators, for each number of micro-batches.
         launching: what launching costs.
         copies: seconds for copying a byte on the device, where parameters are gathered.
-        slowdown, called, tensor: as of :class:`triosim.search.chain.StepChain`.
+        slowdown, called, tensor: as of :class:`triosim.search.operator_chain.OperatorChain`.
     """
 
     def __init__(
@@ -400,16 +400,16 @@ class StretchPasses:
         self.job, self.step, self.seconds, self.launching, self.slowdown = job, step, seconds, launching, slowdown
         self.called, self.tensor = called, tensor
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
-        self.ways = NamedWays(job.mesh.pipeline_axis)
+        self.transfer_times = SymbolicTransferTimes(job.mesh.pipeline_axis)
         forward = step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
-        self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
-        self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._facts: dict[BlockStretch, StretchFacts] = {}
+        self._stages: dict[ModelChunk, tuple[list[StageContraction], PartFacts]] = {}
+        self._few: dict[tuple[int, ModelChunk, Pass, bool, Missing, bool], BlockPass] = {}
+        self._passes: dict[tuple[int, ModelChunk, Pass, bool, Missing, bool], BlockPass] = {}
+        self._facts: dict[ModelChunk, ChunkFacts] = {}
 
     def pass_of(
-        self, which: int, chunk: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: Missing, leads: bool
     ) -> BlockPass:  # fmt: skip
         """A pass of a chunk.
 
@@ -427,10 +427,10 @@ class StretchPasses:
             return self._pass(*key)
         if key not in self._passes:
             few = tuple(self._pass(which, one, *key[2:]) for one in _short(chunk))
-            self._passes[key] = longer(few, chunk.blocks)  # type: ignore[arg-type]
+            self._passes[key] = extrapolate_blocks(few, chunk.blocks)  # type: ignore[arg-type]
         return self._passes[key]
 
-    def facts(self, chunk: BlockStretch) -> StretchFacts:
+    def facts(self, chunk: ModelChunk) -> ChunkFacts:
         """What is known of a chunk besides.
 
         Raises:
@@ -440,7 +440,7 @@ class StretchPasses:
             self._facts[chunk] = self._known(chunk)
         return self._facts[chunk]
 
-    def optimizer(self) -> tuple[list[int], StepChain]:
+    def optimizer(self) -> tuple[list[int], OperatorChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
         ((of, *_), _), *_ = self._stages.values()
         phase = self.step.step.trace.operators.phase
@@ -448,7 +448,7 @@ class StretchPasses:
         return rows, of.chain
 
     def _pass(
-        self, which: int, chunk: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: Missing, leads: bool
     ) -> BlockPass:  # fmt: skip
         key = (which, chunk, what, final, needs, leads)
         if key not in self._few:
@@ -457,12 +457,12 @@ class StretchPasses:
             self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs))
         return self._few[key]
 
-    def _stage(self, chunk: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
+    def _stage(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
         if chunk not in self._stages:
             self._stages[chunk] = self._contraction(chunk)
         return self._stages[chunk]
 
-    def _contraction(self, chunk: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
+    def _contraction(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
         step, priced = self.step.step, self.job
         stages = cut(step.trace, self.step.places(chunk, chunk.blocks), step.homes)
         axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
@@ -473,11 +473,13 @@ class StretchPasses:
         if any(abs(b.target - b.source) != 1 for b in stages.boundaries):
             raise NoBlocks("values that cross several stages")
         facts = StageFacts(job, 0 if chunk.begin is None else 1)
-        chains = [StepChain(job, self.launching, self.slowdown, self.called, self.tensor, own) for own in self.seconds]
+        chains = [
+            OperatorChain(job, self.launching, self.slowdown, self.called, self.tensor, own) for own in self.seconds
+        ]
         boundaries = {id(b): number for number, b in enumerate(stages.boundaries)}
-        return [StageContraction(facts, chain, self.ways, boundaries) for chain in chains], facts.parts[0]
+        return [StageContraction(facts, chain, self.transfer_times, boundaries) for chain in chains], facts.parts[0]
 
-    def _known(self, chunk: BlockStretch) -> StretchFacts:
+    def _known(self, chunk: ModelChunk) -> ChunkFacts:
         if chunk.blocks <= LONGEST:
             return self._at(chunk)
         few = [self._at(one) for one in _short(chunk)]
@@ -486,10 +488,10 @@ class StretchPasses:
             raise NoBlocks("blocks that send differently")
         share = tuple(c + (chunk.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
         runs = [
-            BlockRun.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
+            BlockRows.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
             for one in few for count in (len(one.groups),)
         ]  # fmt: skip
-        longest = _longer_run(runs, chunk.blocks)
+        longest = _extrapolate_rows(runs, chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         stays, held = (
             getattr(last, name) + (chunk.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
@@ -497,7 +499,7 @@ class StretchPasses:
         )
         return replace(last, share=share, groups=groups, stays=stays, held=held)
 
-    def _at(self, chunk: BlockStretch) -> StretchFacts:
+    def _at(self, chunk: ModelChunk) -> ChunkFacts:
         (of, *_), part = self._stage(chunk)
         facts, job = of.facts, of.job
         size = job.step.trace.values.bytes()
@@ -509,7 +511,7 @@ class StretchPasses:
         passing = ~(storages.persistent | storages.given | storages.gradient)[where]
         kept = passing & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
         everything = float(storages.size[storages.persistent | storages.gradient].sum())
-        return StretchFacts(
+        return ChunkFacts(
             leads=any(of.chain.leads(rows) for rows in part.rows.values()),
             gathers=bool(part.units),
             arriving=tuple(b.bytes for b in crossing if b.target == part.number),
@@ -535,6 +537,6 @@ def _largest(job: JobFacts, rows: list[int]) -> int:
     return int(touched[rows].max(initial=0))
 
 
-def _short(chunk: BlockStretch) -> list[BlockStretch]:
-    """The stretches from which a longer one is told."""
+def _short(chunk: ModelChunk) -> list[ModelChunk]:
+    """The chunks from which a longer one is told."""
     return [chunk._replace(blocks=SHORTEST + more) for more in range(3)]

@@ -46,7 +46,7 @@ class BlockCut(NamedTuple):
     offset: int
 
 
-class BlockStretch(NamedTuple):
+class ModelChunk(NamedTuple):
     """A part of the model, whatever blocks it consists of.
 
     Attributes:
@@ -70,7 +70,7 @@ def blocks_of(workload: Trace) -> int:
 
 
 @kept(64, room=ROOM, size=len)
-def of_few_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
+def with_fewer_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
     """A workload of equal blocks with fewer of them, at least :data:`BLOCKS`."""
     of = repeated(workload)
     assert of is not None
@@ -176,7 +176,7 @@ class BlockStep:
         offset = places - np.where(block >= 0, starts[np.maximum(block, 0)], 0)
         return tuple(BlockCut(b, o) for b, o in zip(block.tolist(), offset.tolist(), strict=True))
 
-    def stretches(self, cuts: tuple[BlockCut, ...]) -> list[BlockStretch]:
+    def chunks(self, cuts: tuple[BlockCut, ...]) -> list[ModelChunk]:
         """The parts between cuts.
 
         Raises:
@@ -190,10 +190,10 @@ class BlockStep:
             first = 0 if begin is None or before else begin.block
             last = self.blocks if end is None or after else end.block
             one, other = (None if cut is None else cut.offset for cut in (begin, end))
-            found.append(BlockStretch(one, other, before, after, last - first))
+            found.append(ModelChunk(one, other, before, after, last - first))
         return found
 
-    def places(self, of: BlockStretch, blocks: int, begin: int = WITHIN) -> list[int]:
+    def places(self, of: ModelChunk, blocks: int, begin: int = WITHIN) -> list[int]:
         """Where the short step is cut to have a chunk with so many blocks as one part.
 
         Args:

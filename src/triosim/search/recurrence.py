@@ -36,7 +36,7 @@ STEADY = 0.98
 
 
 @dataclass
-class UnderWay:
+class RecurrenceState:
     """Where a recurrence is.
 
     Attributes:
@@ -61,7 +61,7 @@ class UnderWay:
         """How long all that what follows may wait for is behind the computation."""
         return [max(0.0, end - self.clock) for end in (self.busy, *self.done.values())]
 
-    def counts(self, other: UnderWay, times: float) -> None:
+    def counts(self, other: RecurrenceState, times: float) -> None:
         """Count what another one has run so many times as well.
 
         What takes at least how long is asked of the sums: collectives of one piece may lie in the gaps of the next.
@@ -116,9 +116,9 @@ class PassRecurrence:
         self.slowdown = interference(device, made.fidelity.slowdown).slowdown
 
     def read(
-        self, at: UnderWay, rows: NDArray[np.int64], seconds: NDArray[np.float64],
+        self, at: RecurrenceState, rows: NDArray[np.int64], seconds: NDArray[np.float64],
         inside: NDArray[np.bool_] | None = None, slowdown: float | None = None,
-    ) -> UnderWay:  # fmt: skip
+    ) -> RecurrenceState:  # fmt: skip
         """Go on by some operators.
 
         Args:
@@ -177,12 +177,12 @@ class PassRecurrence:
         slows = self.slowdown if slowdown is None else slowdown
         own = np.flatnonzero(block.member[rows]) if block.more else np.zeros(0, np.int64)
         if not block.more or len(own) < block.size:
-            return self.read(UnderWay(), rows, seconds, inside, slows).least(slows)
+            return self.read(RecurrenceState(), rows, seconds, inside, slows).least(slows)
         first, last = int(own[0]), int(own[-1]) + 1
-        at = self.read(UnderWay(), rows[:first], seconds, inside, slows)
+        at = self.read(RecurrenceState(), rows[:first], seconds, inside, slows)
         begun, exposed = at.behind(), at.exposed
         self.read(at, rows[first:last], seconds, inside, slows)
-        more, ended = self.read(UnderWay(), rows[first:last], seconds, inside, slows), at.behind()
+        more, ended = self.read(RecurrenceState(), rows[first:last], seconds, inside, slows), at.behind()
         if len(begun) == len(ended) and np.allclose(begun, ended, rtol=1e-6, atol=1e-9):
             more.exposed = at.exposed - exposed
         else:

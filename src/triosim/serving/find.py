@@ -8,7 +8,7 @@ missed by single requests.
 Replicas are doubled until they keep the goals, and the gap between the last two numbers is halved: more replicas are
 taken to be no worse than fewer.
 
-Clocks are those of :mod:`triosim.search.clock`, and the energy is that of all nodes for the whole run.
+Clocks are those of :mod:`triosim.search.clock_search`, and the energy is that of all nodes for the whole run.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def least_energy_clock(
         InputError: there is no goal, a boost clock or what devices draw is not known, or as of
             :func:`triosim.serving.deployment.serve`.
     """
-    from triosim.search.clock import NOTHING_DRAWN, clocks_of, least_energy
+    from triosim.search.clock_search import NOTHING_DRAWN, clocks_of, least_energy
 
     if not slo:
         raise InputError(

@@ -170,7 +170,7 @@ def least_energy_request(
     Raises:
         InputError: a boost clock or what devices draw is not known.
     """
-    from triosim.search.clock import NOTHING_DRAWN, clocks_of, least_energy
+    from triosim.search.clock_search import NOTHING_DRAWN, clocks_of, least_energy
 
     if full.energy is None:
         raise InputError(NOTHING_DRAWN)

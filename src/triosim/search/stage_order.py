@@ -12,8 +12,8 @@ from triosim.core.caching import kept
 from triosim.schedule.actions import Action, Pass, Schedule
 
 
-class Turn(NamedTuple):
-    """What tells actions of a stage apart.
+class ActionKind(NamedTuple):
+    """Kind of an action of a stage: what tells it from others.
 
     Attributes:
         what, chunk: of the action.
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
     after_backward: bool
 
 
-class Order:
+class StageOrder:
     """The actions of a stage.
 
     Attributes:
@@ -68,8 +68,8 @@ class Order:
         return found
 
     @cached_property
-    def _turned(self) -> tuple[tuple[Turn, ...], NDArray[np.int32]]:
-        """Distinct turns, and which of them each action is."""
+    def _classified(self) -> tuple[tuple[ActionKind, ...], NDArray[np.int32]]:
+        """Distinct kinds of actions, and which of them each action is."""
         backward = self._what != Pass.FORWARD
         first, after = np.zeros(len(backward), bool), np.zeros(len(backward), bool)
         for chunk in np.unique(self._chunk).tolist():
@@ -85,25 +85,25 @@ class Order:
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order))
         rows = zip(*(column[place[order]].tolist() for column in facts), strict=True)
-        turns = tuple(Turn(Pass(what), chunk, *flags) for what, chunk, *flags in rows)
-        return turns, rank[number.reshape(-1)]
+        action_kinds = tuple(ActionKind(Pass(what), chunk, *flags) for what, chunk, *flags in rows)
+        return action_kinds, rank[number.reshape(-1)]
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
-        """What tells the actions apart, each once."""
-        return self._turned[0]
+    def action_kinds(self) -> tuple[ActionKind, ...]:
+        """Distinct kinds of actions."""
+        return self._classified[0]
 
     @property
-    def turn(self) -> NDArray[np.int32]:
-        """Row of :attr:`turns` of each action."""
-        return self._turned[1]
+    def kind_of_action(self) -> NDArray[np.int32]:
+        """Row of :attr:`action_kinds` of each action."""
+        return self._classified[1]
 
     @cached_property
-    def whole(self) -> tuple[NDArray[np.int32], list[int], NDArray[np.int32]]:
-        """All of an iteration: row of :attr:`turns` of each action, with one more for what ends it; how often each of
-        these is run; the micro-batch of each action, and once more of the last."""
-        row = np.append(self.turn, np.int32(len(self.turns)))
-        often = np.bincount(row, minlength=len(self.turns) + 1).tolist()
+    def with_epilogue(self) -> tuple[NDArray[np.int32], list[int], NDArray[np.int32]]:
+        """All of an iteration: row of :attr:`action_kinds` of each action, with one more for what ends it; how often
+        each of these is run; the micro-batch of each action, and once more of the last."""
+        row = np.append(self.kind_of_action, np.int32(len(self.action_kinds)))
+        often = np.bincount(row, minlength=len(self.action_kinds) + 1).tolist()
         return row, often, np.append(self.micro_batch, self.micro_batch.max(initial=0))
 
     @cached_property
@@ -122,7 +122,7 @@ def _last(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
     return found
 
 
-def order_of(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> Order:
+def order_of(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> StageOrder:
     """What a stage runs.
 
     Raises:
@@ -132,5 +132,5 @@ def order_of(schedule: Schedule, stage: int, stages: int, micro_batches: int) ->
 
 
 @kept(1024)
-def _order(schedule: Any, stage: int, stages: int, micro_batches: int) -> Order:
-    return Order(schedule.actions(stage, stages, micro_batches))
+def _order(schedule: Any, stage: int, stages: int, micro_batches: int) -> StageOrder:
+    return StageOrder(schedule.actions(stage, stages, micro_batches))

@@ -13,7 +13,7 @@ def dominates(one: Costs, other: Costs) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def front(costs: Sequence[Costs]) -> list[int]:
+def pareto_front(costs: Sequence[Costs]) -> list[int]:
     """Places of what is on the front, in order of cost; of equals the first."""
     found: list[int] = []
     for place in sorted(range(len(costs)), key=lambda i: (costs[i], i)):  # what dominates another comes before it

@@ -18,30 +18,30 @@ from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.contention_free import NOT_SENT
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.program import Op, Program, ProgramBuilder
-from triosim.search.stage_kinds import Port, StageKind, Written
+from triosim.search.stage_classes import MessagePort, StageClass, WrittenFragment
 
 _COLUMNS = ("op", "stream", "operator", "seconds", "bytes", "what", "axis", "peer", "root", "tag")
 
 
-class Tail:
-    """Writes the tail of a stage.
+class EpilogueWriter:
+    """Writes the epilogue of a stage.
 
     Args:
         kind: what the stage runs.
-        actions: those of its tail, in order.
+        actions: those of its epilogue, in order.
         ports: messages of each pass of each chunk.
         tags: tag of each port of a micro-batch.
         peers: by port, the stage at its other end.
-        arrived: when what earlier turns sent has arrived, by tag; -1 where it is sent in the tail.
+        arrived: when what earlier turns sent has arrived, by tag; -1 where it is sent in the epilogue.
     """
 
     def __init__(
         self,
-        kind: StageKind,
+        kind: StageClass,
         actions: Sequence[tuple[Action, bool, bool]],
-        ports: Mapping[tuple[Pass, int], Sequence[Port]],
+        ports: Mapping[tuple[Pass, int], Sequence[MessagePort]],
         tags: Mapping[tuple[int, bool], int],
-        peers: Mapping[Port, int],
+        peers: Mapping[MessagePort, int],
         arrived: NDArray[np.int64],
     ) -> None:
         self.kind, self.ports, self.tags, self.peers, self.arrived = kind, ports, tags, peers, arrived
@@ -58,7 +58,7 @@ class Tail:
                 self._append(reductions.rows, action.micro_batch, reductions)
         self._append(self._apart(kind.update.rows), 0, kind.update)
 
-    def _append(self, rows: Program, micro_batch: int, named: Written | None) -> None:
+    def _append(self, rows: Program, micro_batch: int, named: WrittenFragment | None) -> None:
         if named is not None:
             self.place[named.start : named.start + len(rows)] = self.length + np.arange(len(rows))
         self.rows.append(rows)
@@ -66,7 +66,7 @@ class Tail:
         self.micro_batch.append(micro_batch)
         self.length += len(rows)
 
-    def _addressed(self, written: Written, action: Action) -> Program:
+    def _addressed(self, written: WrittenFragment, action: Action) -> Program:
         """A pass of a micro-batch with the tags and peers of this stage."""
         rows, ports = written.rows, self.ports[action.what, action.chunk]
         if not ports:
@@ -105,7 +105,7 @@ class Tail:
         values = before.values + shift
         values[named] = self.place[-1 - before.values[named]]
         if (values < 0).any():
-            raise ValueError("the tail waits for a row that is not in it")
+            raise ValueError("the epilogue waits for a row that is not in it")
         all_ = Ragged.stacked([begin.before, Ragged((values + len(begin)).astype(np.int32), before.offsets)])
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(begin, name), *(getattr(rows, name) for rows in self.rows)])
@@ -118,17 +118,17 @@ class Tail:
         )  # fmt: skip
 
 
-def closed(
+def epilogue_starts(
     actions: Sequence[Sequence[Action]],
     first: Sequence[int],
     receives: Mapping[tuple[int, Pass, int], Sequence[tuple[int, bool]]],
     sends: Mapping[tuple[int, Pass, int], Sequence[tuple[int, bool]]],
 ) -> list[int]:
-    """The first action of each stage's tail, so that nothing before a tail waits for one.
+    """The first action of each stage's epilogue, so that nothing before a epilogue waits for one.
 
     Args:
         actions: of each stage.
-        first: where tails begin at the latest.
+        first: where epilogues begin at the latest.
         receives, sends: by stage, pass and chunk the ports (boundary, back) that are received and sent.
     """
     first = list(first)

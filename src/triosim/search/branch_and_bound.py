@@ -22,9 +22,9 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.largest_batch import needed
-from triosim.search.bounds import Bound, Bounds
-from triosim.search.front import Costs, dominates, front
+from triosim.search.bounds import PlanBound, PlanBounds
 from triosim.search.outcome import Figures, PlanOutcome
+from triosim.search.pareto import Costs, dominates, pareto_front
 from triosim.search.space import Candidate, PlanSpace
 from triosim.search.sweep import sweep
 from triosim.trace.tables import Trace
@@ -38,7 +38,7 @@ COSTS_MORE = "costs more than the best found, by what it must run at least"
 NEEDS_MORE = "needs more memory than the best found, by what it must hold at least"
 
 
-class Known(Protocol):
+class OutcomeStore(Protocol):
     """What earlier runs of a search have found."""
 
     def get(self, asked: Mapping[str, Any]) -> PlanOutcome | None:
@@ -100,7 +100,7 @@ def best_plans(
     whole_front: bool = False,
     workers: int = 1,
     progress: Callable[[str], None] | None = None,
-    known: Known | None = None,
+    known: OutcomeStore | None = None,
     prune: bool = True,
     executor: str = "local",
 ) -> BestPlans:
@@ -138,7 +138,7 @@ def _costs(seconds: float, size: int, devices: int) -> Costs:
 
 
 @dataclass(frozen=True, order=True)
-class _Open:
+class _OpenPlan:
     """A plan that is not predicted yet, in the order in which they are.
 
     Attributes:
@@ -154,8 +154,8 @@ class _Open:
     costs: Costs
 
 
-_STEPS: tuple[Callable[[Bounds, Candidate], Bound | str], ...] = (
-    Bounds.at_once, Bounds.by_volume, Bounds.without_recomputation, Bounds.of, Bounds.of_stages,
+_STEPS: tuple[Callable[[PlanBounds, Candidate], PlanBound | str], ...] = (
+    PlanBounds.at_once, PlanBounds.by_volume, PlanBounds.without_recomputation, PlanBounds.of, PlanBounds.of_stages,
 )  # fmt: skip
 """What tells the least of a plan, each step dearer and sharper than the one before it."""
 SHARP = len(_STEPS) - 1
@@ -180,7 +180,9 @@ class _Search:
         self.best: list[tuple[Costs, int]] = []
         self.found: dict[int, FoundPlan] = {}
 
-    def run(self, workers: int, executor: str, progress: Callable[[str], None], known: Known | None) -> BestPlans:
+    def run(
+        self, workers: int, executor: str, progress: Callable[[str], None], known: OutcomeStore | None
+    ) -> BestPlans:
         """All of it."""
         if not self.candidates:
             why = "; ".join(f"{words} ({number:,})" for number, words in ((n, w) for w, n in self.illegal))
@@ -188,7 +190,7 @@ class _Search:
         for devices in sorted(self.systems):
             for outcome in self._predicted(devices, workers, executor, progress, known):
                 self._take(outcome)
-        places = front([self.found[n].costs for n in sorted(self.found)])
+        places = pareto_front([self.found[n].costs for n in sorted(self.found)])
         numbers = sorted(self.found)
         return BestPlans(
             tuple(self.found[number] for _, number in self.best[: self.count]),
@@ -202,10 +204,10 @@ class _Search:
     # --- in which order -----------------------------------------------------------------------------------------------
 
     def _predicted(
-        self, devices: int, workers: int, executor: str, progress: Callable[[str], None], known: Known | None
+        self, devices: int, workers: int, executor: str, progress: Callable[[str], None], known: OutcomeStore | None
     ) -> Iterator[tuple[Candidate, PlanOutcome]]:
         """Plans on so many devices that may be among the best, with what they gave."""
-        opened = _Opened(self, devices, progress)
+        opened = _OpenPlans(self, devices, progress)
         if workers > 1 or executor != "local":
             yield from self._swept(opened, devices, workers, executor, known)
             return
@@ -213,7 +215,7 @@ class _Search:
             yield from self._swept(batch, devices, 1, executor, known)
 
     def _swept(
-        self, plans: Iterable[Candidate], devices: int, workers: int, executor: str, known: Known | None
+        self, plans: Iterable[Candidate], devices: int, workers: int, executor: str, known: OutcomeStore | None
     ) -> Iterator[tuple[Candidate, PlanOutcome]]:
         """Plans on so many devices with what they gave."""
         sent: list[Candidate] = []
@@ -242,7 +244,7 @@ class _Search:
         seconds, size, spent = costs
         return {"time": (seconds,), "tokens-per-dollar": (spent,), "memory": (size, seconds)}[self.objective]
 
-    def is_out(self, one: _Open) -> bool:
+    def is_out(self, one: _OpenPlan) -> bool:
         """Whether a plan cannot be among what is looked for; counts why."""
         if not self.prune or len(self.best) < self.count or one.least <= self.best[self.count - 1][0]:
             return False
@@ -274,7 +276,7 @@ class _Search:
         return f"best {self.found[self.best[0][1]].figures.iteration_time_s:.4g} s"
 
 
-class _Opened(Iterator[Candidate]):
+class _OpenPlans(Iterator[Candidate]):
     """Plans on so many devices that may be among the best, those that take least at least first.
 
     What a plan takes at least is worked out step by step, and the next step only once no other takes less.
@@ -288,12 +290,12 @@ class _Opened(Iterator[Candidate]):
     def __init__(self, of: _Search, devices: int, progress: Callable[[str], None]) -> None:
         self.of, self.devices, self.progress = of, devices, progress
         self.system = of.systems[devices]
-        self.bounds = Bounds(of.workload, self.system, of.base, of.fidelity)
+        self.bounds = PlanBounds(of.workload, self.system, of.base, of.fidelity)
         own = [one for one in of.candidates if one.devices == devices]
         self.count = len(own)
-        self.heap: list[_Open] = []
+        self.heap: list[_OpenPlan] = []
         if not of.prune:
-            self.heap = [_Open((0.0,), one.number, SHARP, (0.0, 0.0, 0.0)) for one in own]
+            self.heap = [_OpenPlan((0.0,), one.number, SHARP, (0.0, 0.0, 0.0)) for one in own]
             return
         for number, one in enumerate(own):
             if not number % 1000:
@@ -325,7 +327,7 @@ class _Opened(Iterator[Candidate]):
             if known == 0:
                 self.bounds.expect(candidate)
             costs = tuple(max(pair) for pair in zip(before, new, strict=True))
-            heapq.heappush(self.heap, _Open(self.of.key(costs), candidate.number, known, costs))
+            heapq.heappush(self.heap, _OpenPlan(self.of.key(costs), candidate.number, known, costs))
 
 
 def _fits(size: int, system: System) -> bool:

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.schedule.actions import Pass, Schedule
-from triosim.search.least_exchange import LeastExchange
-from triosim.search.order import Order, order_of
-from triosim.search.pipeline_blocks import LeastPart
+from triosim.search.exchange_bound import ExchangeBound
+from triosim.search.pipeline_blocks import PartBound
+from triosim.search.stage_order import StageOrder, order_of
 
 
 @dataclass(frozen=True)
-class LeastStages:
+class StagesBound:
     """The stages of a plan; a part is a chunk of a stage, and parts follow one another through the stages.
 
     Attributes:
@@ -68,7 +68,7 @@ class LeastStages:
     reduced: NDArray[np.float64]
     gathered: NDArray[np.float64]
 
-    def seconds(self, micro_batches: int, unsplit: bool, exchange: LeastExchange) -> float:
+    def seconds(self, micro_batches: int, unsplit: bool, exchange: ExchangeBound) -> float:
         """What an iteration takes at least.
 
         Args:
@@ -107,7 +107,7 @@ class LeastStages:
             held.append(most + (states if fixed else 0.0))
         return int(max(held))
 
-    def _most_held(self, order: Order, stage: int, grads: list[float]) -> float:
+    def _most_held(self, order: StageOrder, stage: int, grads: list[float]) -> float:
         """Most bytes that forwards of a stage have kept and backwards have left at one time.
 
         Args:
@@ -135,10 +135,10 @@ class LeastStages:
         return most
 
 
-def stages_of(
-    parts: Sequence[LeastPart], pipeline: int, size: NDArray[np.int64], states: NDArray[np.float64],
+def stages_bound(
+    parts: Sequence[PartBound], pipeline: int, size: NDArray[np.int64], states: NDArray[np.float64],
     seconds_per_byte: NDArray[np.float64],
-) -> LeastStages:  # fmt: skip
+) -> StagesBound:  # fmt: skip
     """The stages that run parts in turn.
 
     Args:
@@ -165,7 +165,7 @@ def stages_of(
     users = Counter(storage for own in shared for storage in own)
     alone = [[storage for storage in own if users[storage] == 1] for own in shared]
     more = np.array([[size[own].sum(), states[one].sum()] for own, one in zip(shared, alone, strict=True)], np.float64)
-    return LeastStages(
+    return StagesBound(
         forward_s=column("forward_s"), backward_s=column("backward_s"), host_s=column("host_s").sum(axis=0),
         fill_s=fill, drain_s=drain, early_s=np.maximum(early, 0.0), late_s=np.maximum(late, 0.0),
         loose_s=column("loose_s")[0], kept=column("kept"),

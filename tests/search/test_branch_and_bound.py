@@ -21,11 +21,11 @@ from triosim.kernels.sustained import most
 from triosim.kernels.work.gemm import gemm
 from triosim.partition.experts import experts_of
 from triosim.plan import Plan
-from triosim.search.best import BestPlans, best_plans
-from triosim.search.bounds import Bounds
-from triosim.search.front import dominates, front
+from triosim.search.bounds import PlanBounds
+from triosim.search.branch_and_bound import BestPlans, best_plans
 from triosim.search.journal import Journal
 from triosim.search.outcome import PlanOutcome
+from triosim.search.pareto import dominates, pareto_front
 from triosim.search.space import PlanSpace
 from triosim.search.sweep import sweep
 from triosim.trace.blocks import blocks
@@ -84,7 +84,7 @@ def _best(workload: triosim.Trace, server: triosim.System, space: PlanSpace, **m
 def test_no_plan_is_below_its_bound(
     gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
 ) -> None:
-    bounds = Bounds(gpt2, server, Plan(global_batch_size=BATCH), Fidelity())
+    bounds = PlanBounds(gpt2, server, Plan(global_batch_size=BATCH), Fidelity())
     shares, sharper = [], []
     for one in space.candidates():
         bound, outcome = bounds.of(one), every.get(one.asked)
@@ -108,7 +108,7 @@ def test_no_plan_is_below_its_bound(
 
 def test_what_is_said_without_pricing_a_shape_is_below_what_the_shape_says() -> None:
     workload = load_workload("gpt3-1.3b", seq_len=256, training=True)
-    bounds = Bounds(workload, triosim.system("dgx-a100", 1), Plan(global_batch_size=16), Fidelity())
+    bounds = PlanBounds(workload, triosim.system("dgx-a100", 1), Plan(global_batch_size=16), Fidelity())
     among = {"pp": (1, 2), "micro-batch-size": (1, 4), "schedule": ("1f1b",), "zero": (0, 1)}
     shares, earlier = [], []
     for one in PlanSpace([8], 16, len(blocks(workload)), 256, among=among).candidates():
@@ -135,7 +135,9 @@ def test_what_is_said_without_pricing_a_shape_is_below_what_the_shape_says() -> 
 def test_equal_blocks_are_read_once(name: str, asked: dict[str, Any]) -> None:
     workload = load_workload(name, seq_len=128, training=True)
     plan = {"cp": 1, "ep": 1, "pp": 1, "dp": 8 // asked["tp"], "micro_batches": 2, "zero": 0, **asked}
-    bounds = [Bounds(workload, triosim.system("dgx-a100", 1), Plan(global_batch_size=8), Fidelity()) for _ in range(2)]
+    bounds = [
+        PlanBounds(workload, triosim.system("dgx-a100", 1), Plan(global_batch_size=8), Fidelity()) for _ in range(2)
+    ]
     assert bounds[0].repeats is not None
     bounds[1].repeats = None
     short, whole = (one.shape(plan) for one in bounds)
@@ -157,7 +159,9 @@ def test_equal_blocks_are_read_once(name: str, asked: dict[str, Any]) -> None:
 def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[str, Any]) -> None:
     workload = load_workload(name, seq_len=128, training=True)
     among = {"micro-batch-size": (1,), "zero": (0, 1), "recompute": ("none", "full"), **axes}
-    bounds = [Bounds(workload, triosim.system("dgx-a100", 2), Plan(global_batch_size=64), Fidelity()) for _ in range(2)]
+    bounds = [
+        PlanBounds(workload, triosim.system("dgx-a100", 2), Plan(global_batch_size=64), Fidelity()) for _ in range(2)
+    ]
     assert bounds[0].repeats is not None
     bounds[1].repeats = None
     plans = PlanSpace([16], 64, len(blocks(workload)), 128, 8 * ("mixtral" in name), among=among).candidates()
@@ -317,8 +321,8 @@ def test_what_becomes_known_while_plans_are_asked_for_is_given_back(
 
 
 def test_the_front_of_a_few() -> None:
-    assert front([(2.0, 2.0), (1.0, 3.0), (3.0, 1.0), (2.0, 3.0), (2.0, 2.0)]) == [1, 0, 2]
-    assert front([]) == []
+    assert pareto_front([(2.0, 2.0), (1.0, 3.0), (3.0, 1.0), (2.0, 3.0), (2.0, 2.0)]) == [1, 0, 2]
+    assert pareto_front([]) == []
 
 
 def test_the_space_has_each_plan_once_and_only_legal_ones() -> None:

@@ -15,11 +15,11 @@ from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.gathering import Missing, missing
-from triosim.search.order import Order, Turn, order_of
-from triosim.search.pass_uses import CountedUses, pass_uses, reduction_uses, update_uses
+from triosim.search.pass_memory import PassUses, pass_uses, reduction_uses, update_uses
+from triosim.search.stage_order import ActionKind, StageOrder, order_of
 
 
-def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
+def fullest_stage_bytes(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
     """Bytes that the allocator of the fullest stage reserves.
 
     Args:
@@ -31,42 +31,44 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
     orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind in sorted(set(of)):
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        reserved = max(reserved, reserved_by(StageFacts(job, stage), orders[stage]))
+        reserved = max(reserved, stage_reserved_bytes(StageFacts(job, stage), orders[stage]))
     return reserved
 
 
-def reserved_by(facts: StageFacts, order: Order) -> int:
-    """Bytes that the allocator of a stage reserves, whose turns are in that order."""
+def stage_reserved_bytes(facts: StageFacts, order: StageOrder) -> int:
+    """Bytes that the allocator of a stage reserves, whose actions are in that order."""
     scheduled, length = _scheduled(facts, order)
     held = liveness(facts.blocks.build(), scheduled, facts.mesh.micro_batches, length)
     return reserved_bytes(held.at(Home.DEVICE))
 
 
-def needed_by(turn: Turn, of: StageFacts) -> Missing:
-    """What has to be gathered in a turn."""
-    if not of.parts[turn.chunk].units:
+def parameters_to_gather(action: ActionKind, of: StageFacts) -> Missing:
+    """What has to be gathered for an action."""
+    if not of.parts[action.chunk].units:
         return Missing()
-    turns = [turn.after_backward, turn.what is not Pass.FORWARD]
-    return missing(turns, 0 if turn.first else 1, of.job.replication.regathers, of.job.stages.count > 1)
+    action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
+    return missing(action_kinds, 0 if action.first else 1, of.job.replication.regathers, of.job.stages.count > 1)
 
 
-def _scheduled(of: StageFacts, order: Order) -> tuple[list[ScheduledFragment], int]:
+def _scheduled(of: StageFacts, order: StageOrder) -> tuple[list[ScheduledFragment], int]:
     """What an iteration uses and frees, and its instructions."""
-    known: dict[Hashable, CountedUses] = {}
+    known: dict[Hashable, PassUses] = {}
     passes = []
-    for turn in order.turns:
-        key = (turn.what, turn.chunk, turn.final, needed_by(turn, of))
+    for action in order.action_kinds:
+        key = (action.what, action.chunk, action.final, parameters_to_gather(action, of))
         if key not in known:
-            known[key] = pass_uses(of, of.parts[turn.chunk], turn.what, turn.final, key[-1])
+            known[key] = pass_uses(of, of.parts[action.chunk], action.what, action.final, key[-1])
         passes.append(known[key])
     found: list[ScheduledFragment] = []
     length = 0
     end = int(order.micro_batch.max(initial=0))
-    for turn, micro_batch, last in zip(order.turn.tolist(), order.micro_batch.tolist(), order.last, strict=True):
-        found.append(ScheduledFragment(passes[turn].uses, length, micro_batch))
-        length += passes[turn].length
+    for action, micro_batch, last in zip(
+        order.kind_of_action.tolist(), order.micro_batch.tolist(), order.last, strict=True
+    ):
+        found.append(ScheduledFragment(passes[action].uses, length, micro_batch))
+        length += passes[action].length
         if last:
-            reduced = reduction_uses(of, of.parts[order.turns[turn].chunk])
+            reduced = reduction_uses(of, of.parts[order.action_kinds[action].chunk])
             found.append(ScheduledFragment(reduced.uses, length, end))
             length += reduced.length
     update = update_uses(of)

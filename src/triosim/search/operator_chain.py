@@ -21,13 +21,13 @@ from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.contended import run_operator_chain
 from triosim.schedule._stage import JobFacts
-from triosim.search.undisturbed import Call
+from triosim.search.isolated_transfers import Call
 
 Int64 = NDArray[np.int64]
 Spans = tuple[Int64, Int64]
 
 
-class Leading(NamedTuple):
+class LeadingCollective(NamedTuple):
     """A collective that waits for no operator of its pass.
 
     Attributes:
@@ -52,7 +52,7 @@ class ChainSegment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chained:
+class OperatorChainRun:
     """Some operators, played; ticks from the first.
 
     Attributes:
@@ -73,7 +73,7 @@ class Chained:
     calls: Int64
     begin: Int64
     end: Int64
-    leading: tuple[Leading, ...]
+    leading: tuple[LeadingCollective, ...]
     host: int
     issued: Int64
     host_delay: Int64
@@ -138,7 +138,7 @@ def _by_row(table: Mapping[int, Sequence[int]], count: int) -> Ragged:
     return Ragged(np.array([n for row in rows for n in table[row]], np.int32), np.append(0, np.cumsum(lengths)))
 
 
-class StepChain:
+class OperatorChain:
     """The operators of a job as links of chains.
 
     Args:
@@ -146,7 +146,7 @@ class StepChain:
         launching: what launching costs.
         slowdown: of what computes beside a collective.
         ticks: of a collective that is alone.
-        tensor: as of :class:`Chained`.
+        tensor: as of :class:`OperatorChainRun`.
         seconds: of each operator, where that is not what the job says.
     """
 
@@ -180,7 +180,7 @@ class StepChain:
         self._always = np.array([number not in job.once for number in range(len(self.calls))], np.int8)
         self._all = np.ones(len(self.calls), np.int8)
 
-    def play(self, rows: Sequence[int], final: bool) -> Chained:
+    def play(self, rows: Sequence[int], final: bool) -> OperatorChainRun:
         """Some operators one after another.
 
         Args:
@@ -206,7 +206,7 @@ class StepChain:
         calls = np.flatnonzero(call_begin >= 0)
         calls = calls[np.argsort(call_begin[calls], kind="stable")]
         host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
-        return Chained(
+        return OperatorChainRun(
             free, (before[idle], begin[idle]), calls, call_begin[calls], call_end[calls], leading, host, issued,
             host_delay, self.slowdown, self.tensor,
         )  # fmt: skip
@@ -215,11 +215,11 @@ class StepChain:
         """Whether a pass calls a collective before anything that it receives is there."""
         return any(not waits for _, waits in self._leading(rows, self._always))
 
-    def _leading(self, rows: Sequence[int], called: NDArray[np.int8]) -> list[Leading]:
-        found: list[Leading] = []
+    def _leading(self, rows: Sequence[int], called: NDArray[np.int8]) -> list[LeadingCollective]:
+        found: list[LeadingCollective] = []
         for row in rows:
-            found += [Leading(call, True) for call in self.job.issued_before.get(row, ()) if called[call]]
+            found += [LeadingCollective(call, True) for call in self.job.issued_before.get(row, ()) if called[call]]
             if not self.skips[row]:
                 break
-            found += [Leading(call, False) for call in self.job.issued_after.get(row, ()) if called[call]]
+            found += [LeadingCollective(call, False) for call in self.job.issued_after.get(row, ()) if called[call]]
         return found

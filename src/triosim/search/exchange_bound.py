@@ -28,7 +28,7 @@ from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, mesh_of
 from triosim.search.evaluate import means_of
-from triosim.search.undisturbed import Uneven, undisturbed
+from triosim.search.isolated_transfers import UnequalRanks, isolated_times
 from triosim.trace.tables import Phase, Trace
 
 LARGEST = 2**38
@@ -36,7 +36,7 @@ LARGEST = 2**38
 
 
 @dataclass(frozen=True)
-class LeastExchange:
+class ExchangeBound:
     """Seconds of a byte.
 
     Attributes:
@@ -52,7 +52,7 @@ class LeastExchange:
     again: bool = False
 
 
-def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fidelity) -> LeastExchange:
+def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fidelity) -> ExchangeBound:
     """What the replicas of a plan exchange at least.
 
     Raises:
@@ -63,12 +63,12 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     plain = not (placed.away or placed.rooted or placed.path or placed.compression or placed.outer)
     known = placed.every == 1 and plain
     if not known or plan.places or plan.placement is not None:
-        return LeastExchange()
+        return ExchangeBound()
     if placed.weights and (mesh.stages > 1 or plan.stack is not None):
-        return LeastExchange()
+        return ExchangeBound()
     how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
     each = [placed, placed.of_apart() if placed.apart else placed]
-    return LeastExchange(
+    return ExchangeBound(
         tuple(_reduced(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
         tuple(_gathered(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
         placed.weights,
@@ -77,7 +77,7 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
 
 
 @dataclass(frozen=True)
-class LeastCalls:
+class CollectivesBound:
     """Seconds that the collectives of a pass take at least by their bytes alone, latency left out.
 
     Attributes:
@@ -93,7 +93,7 @@ class LeastCalls:
     longest_s: float = 0.0
 
 
-def least_calls(made: Arranged, often: NDArray[np.float64], runs: NDArray[np.bool_]) -> LeastCalls:
+def collectives_bound(made: Arranged, often: NDArray[np.float64], runs: NDArray[np.bool_]) -> CollectivesBound:
     """The collectives of a pass.
 
     Args:
@@ -103,12 +103,12 @@ def least_calls(made: Arranged, often: NDArray[np.float64], runs: NDArray[np.boo
     """
     sent, phase = made.step.transfers, made.step.trace.operators.phase
     if made.plan.placement is not None:
-        return LeastCalls()
+        return CollectivesBound()
     at = np.where(sent.after >= 0, sent.after, sent.before)
     ends = np.append(phase, Phase.OPTIMIZER)[sent.before] == Phase.OPTIMIZER  # once an iteration, if anybody needs it
     known = np.flatnonzero(~ends & ~sent.beside & np.isin(sent.what, (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)))
     if not known.size:
-        return LeastCalls()
+        return CollectivesBound()
     how = (made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal)
     kinds = np.where(sent.what == ALL_REDUCE, REDUCE_SCATTER, sent.what)[known]
     pairs, back = np.unique(np.stack([sent.axis[known], kinds]), axis=1, return_inverse=True)
@@ -120,7 +120,7 @@ def least_calls(made: Arranged, often: NDArray[np.float64], runs: NDArray[np.boo
     waits &= phase[at] == np.append(phase, Phase.OPTIMIZER)[sent.before[known]]
     forward = phase[at] == Phase.FORWARD
     longest = np.bincount(at[waits], once[waits]).max(initial=0.0)
-    return LeastCalls(
+    return CollectivesBound(
         float(whole.sum()), float(whole[waits & forward].sum()), float(whole[waits & ~forward].sum()), float(longest)
     )
 
@@ -156,8 +156,8 @@ def _along(axes: tuple, derived: tuple, axis: int, what: int, system: System, ho
         order = tuple(table[row].tolist())
         call = (what, LARGEST, 0)
         try:
-            alone = undisturbed(system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, means_of)
-        except Uneven:
+            alone = isolated_times(system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, means_of)
+        except UnequalRanks:
             return 0.0
         found.append(alone.calls[call])
     return min(found) / PICOSECONDS_PER_SECOND / LARGEST

@@ -33,7 +33,7 @@ Send = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Undisturbed:
+class IsolatedTimes:
     """Ticks of what moves alone.
 
     Attributes:
@@ -47,12 +47,12 @@ class Undisturbed:
     shared: frozenset[tuple[tuple[int, int], tuple[int, int]]]
 
 
-class Uneven(Exception):
+class UnequalRanks(Exception):
     """Ranks of a stage do not take equally long, or stages disturb each other, so that no one time is right."""
 
 
 @kept(64)
-def undisturbed(
+def isolated_times(
     system: System,
     mesh: Mesh,
     order: tuple[int, ...] | None,
@@ -60,7 +60,7 @@ def undisturbed(
     sends: tuple[Send, ...],
     how: tuple[str, str, bool],
     make: Callable[[System, Router, tuple[str, str, bool]], CommunicationModel],
-) -> Undisturbed:
+) -> IsolatedTimes:
     """Play each collective and each send of a mesh alone.
 
     Args:
@@ -71,7 +71,7 @@ def undisturbed(
         make: makes the means of the job.
 
     Raises:
-        Uneven: there is no one time.
+        UnequalRanks: there is no one time.
     """
     router = router_of(system)
     programs = _programs(mesh, calls, sends)
@@ -96,7 +96,7 @@ def undisturbed(
                 talks.setdefault(program.stage, set()).update(links)
     _check(found, used, talks)
     shared = {(a, b) for a in used for b in used if a < b and used[a] & used[b]}
-    return Undisturbed(
+    return IsolatedTimes(
         {what: next(iter(t)) for (kind, what), t in found.items() if kind == "call"},
         {what: next(iter(t)) for (kind, what), t in found.items() if kind == "send"},
         frozenset(shared),
@@ -105,12 +105,12 @@ def undisturbed(
 
 def _check(found: dict, used: dict[tuple[int, int], set[int]], talks: dict[int, set[int]]) -> None:
     if any(len(ticks) > 1 for ticks in found.values()):
-        raise Uneven("ranks of a stage are not alike")
+        raise UnequalRanks("ranks of a stage are not alike")
     sent = set().union(*used.values()) if used else set()
     seen: set[int] = set()
     for own in talks.values():
         if own & sent or own & seen:
-            raise Uneven("collectives of a stage cross links that others use")
+            raise UnequalRanks("collectives of a stage cross links that others use")
         seen |= own
 
 

@@ -30,7 +30,7 @@ MICRO_BATCHES = 2
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFragment:
     """Instructions of a kind of stage.
 
     Attributes:
@@ -49,7 +49,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class StageKind:
+class StageClass:
     """What a kind of stage runs.
 
     Attributes:
@@ -61,18 +61,18 @@ class StageKind:
     """
 
     writer: StageWriter
-    passes: dict[tuple[Pass, int, bool], Written]
-    reductions: dict[int, Written]
-    update: Written
+    passes: dict[tuple[Pass, int, bool], WrittenFragment]
+    reductions: dict[int, WrittenFragment]
+    update: WrittenFragment
     length: int
 
-    def pass_of(self, what: Pass, chunk: int) -> Written:
+    def pass_of(self, what: Pass, chunk: int) -> WrittenFragment:
         """A pass that is not the last of its kind."""
         return self.passes[what, chunk, False]
 
 
 @dataclass(frozen=True)
-class Port:
+class MessagePort:
     """One message of a pass.
 
     Attributes:
@@ -109,7 +109,7 @@ class _TwoMicroBatches(Schedule):
         return order
 
 
-class StageKinds:
+class StageClasses:
     """The kinds of stages of a job.
 
     Args:
@@ -127,30 +127,30 @@ class StageKinds:
         two = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)
         self.job = job.running(_TwoMicroBatches(job.schedule), two)
         self._launching = picoseconds(issue_shares(job.step.trace, launching), "issuing an operator")
-        self._rows = _Rows(job)
+        self._rows = _PartOperators(job)
         self.ports = {
             (what, part): self._ports_of(what, part) for part in range(job.stages.count) for what in self._rows.passes
         }
         first: dict[Hashable, int] = {}
         self.of = [first.setdefault(self._key(stage), stage) for stage in range(mesh.stages)]
 
-    def written(self, stage: int) -> StageKind:
+    def written(self, stage: int) -> StageClass:
         """What a stage runs."""
         writer = StageWriter(StageFacts(self.job, stage))
         made = writer.iterations[0]
-        passes: dict[tuple[Pass, int, bool], Written] = {}
-        reductions: dict[int, Written] = {}
+        passes: dict[tuple[Pass, int, bool], WrittenFragment] = {}
+        reductions: dict[int, WrittenFragment] = {}
         left = [sum(kind.chunk == chunk for kind in writer.kinds) for chunk in range(self.job.chunks)]
         at = 1  # after what is fetched
         for kind in writer.kinds:
-            passes.setdefault((kind.what, kind.chunk, kind.final), Written(made.fragments[at], made.start[at]))
+            passes.setdefault((kind.what, kind.chunk, kind.final), WrittenFragment(made.fragments[at], made.start[at]))
             at += 1
             left[kind.chunk] -= 1
             if not left[kind.chunk]:
-                reductions[kind.chunk] = Written(made.fragments[at], made.start[at])
+                reductions[kind.chunk] = WrittenFragment(made.fragments[at], made.start[at])
                 at += 1
-        return StageKind(
-            writer, passes, reductions, Written(made.fragments[at], made.start[at]), made.length
+        return StageClass(
+            writer, passes, reductions, WrittenFragment(made.fragments[at], made.start[at]), made.length
         )  # fmt: skip
 
     # --- what tells stages apart --------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class StageKinds:
         ticks = picoseconds(rows.seconds[updates] * job.stages.share[updates][:, parts].sum(axis=1), "the optimizer")
         return (tied, ticks.tobytes(), *(self._part_key(part, rows) for part in parts))
 
-    def _part_key(self, part: int, rows: _Rows) -> Hashable:
+    def _part_key(self, part: int, rows: _PartOperators) -> Hashable:
         forward, backward = rows.of[part]
         seconds, first = rows.seconds, (forward[0] if len(forward) else 0)
         begin = backward[0] if len(backward) else 0
@@ -186,20 +186,20 @@ class StageKinds:
 
     # --- who talks to whom --------------------------------------------------------------------------------------------
 
-    def _ports_of(self, what: Pass, part: int) -> tuple[Port, ...]:
+    def _ports_of(self, what: Pass, part: int) -> tuple[MessagePort, ...]:
         rows = self._rows
         if what is Pass.FORWARD:
-            events = [(b.read, 0, number, Port(number, False, False)) for number, b in rows.arriving[part]]
-            events += [(b.made, 1, number, Port(number, False, True)) for number, b in rows.leaving[part]]
+            events = [(b.read, 0, number, MessagePort(number, False, False)) for number, b in rows.arriving[part]]
+            events += [(b.made, 1, number, MessagePort(number, False, True)) for number, b in rows.leaving[part]]
             return tuple(port for *_, port in sorted(events, key=lambda event: event[:3]))
         if what is Pass.WEIGHT_GRADIENT:
             return ()
-        receives = [Port(number, True, False) for number, b in rows.leaving[part] if b.returned >= 0]
+        receives = [MessagePort(number, True, False) for number, b in rows.leaving[part] if b.returned >= 0]
         back = sorted((b.returned, number) for number, b in rows.arriving[part] if b.returned >= 0)
-        return (*receives, *(Port(number, True, True) for _, number in back))
+        return (*receives, *(MessagePort(number, True, True) for _, number in back))
 
 
-class _Rows:
+class _PartOperators:
     """Operators of each part and what is known of each operator.
 
     Attributes:

@@ -12,38 +12,40 @@ from triosim.prediction.prepare import Arranged, Prepared
 from triosim.prediction.result import Breakdown
 from triosim.prediction.summary import Summary
 from triosim.schedule.program import COLLECTIVES
-from triosim.search.evaluate import Evaluated
+from triosim.search.evaluate import EvaluatedPlan
 from triosim.search.outcome import Figures, binding, sizes_of
-from triosim.search.outline import Outlined
-from triosim.search.time_spent import breakdown, most_talked
+from triosim.search.outline import OutlinedPlan
+from triosim.search.time_breakdown import breakdown, dominant_communication
 
 
-def evaluated_figures(job: Evaluated) -> Figures:
+def evaluated_figures(job: EvaluatedPlan) -> Figures:
     """What plans are compared by, of a plan that was evaluated."""
-    return _figures(job.made, job.end, job.reserved, breakdown(job), lambda: most_talked(job), "evaluated")
+    return _figures(job.made, job.end, job.reserved, breakdown(job), lambda: dominant_communication(job), "evaluated")
 
 
-def outlined_figures(job: Outlined) -> Figures:
+def outlined_figures(job: OutlinedPlan) -> Figures:
     """What plans are compared by, of a plan that was outlined."""
-    return _figures(job.made, job.met.end, job.reserved, _breakdown(job), lambda: _most_talked(job), "outlined")
+    return _figures(
+        job.made, job.run.end, job.reserved, _breakdown(job), lambda: _dominant_communication(job), "outlined"
+    )
 
 
-def _breakdown(job: Outlined) -> Breakdown:
+def _breakdown(job: OutlinedPlan) -> Breakdown:
     """Mean over the ranks, seconds; stages have equally many."""
-    met, end = job.met, job.met.end
-    communication = met.communication + job.exposed
-    idle = end - met.work - met.communication - met.hosted
-    columns = (met.work - job.exposed, communication, met.hosted, idle)
+    run, end = job.run, job.run.end
+    communication = run.communication + job.exposed
+    idle = end - run.work - run.communication - run.hosted
+    columns = (run.work - job.exposed, communication, run.hosted, idle)
     compute, exposed, host, rest = (float(column.mean()) * S for column in columns)
-    moved = {call: float(met.label_ticks[:, label].sum()) for call, label in job.labels.items()}
-    talking = (sum(moved.values()) + sum(job.calls.values())) * S / len(met.work)
+    moved = {call: float(run.label_ticks[:, label].sum()) for call, label in job.labels.items()}
+    talking = (sum(moved.values()) + sum(job.calls.values())) * S / len(run.work)
     return Breakdown(compute, talking, exposed, host, rest)
 
 
-def _most_talked(job: Outlined) -> str:
+def _dominant_communication(job: OutlinedPlan) -> str:
     """The axis and the kind of collective or send that took most time."""
     names = job.made.mesh.names
-    ticks = {call: int(job.met.label_ticks[:, label].sum()) for call, label in job.labels.items()}
+    ticks = {call: int(job.run.label_ticks[:, label].sum()) for call, label in job.labels.items()}
     for call, more in job.calls.items():
         ticks[call] = ticks.get(call, 0) + more
     if not ticks:

@@ -28,7 +28,7 @@ from triosim.partition.mesh import Mesh
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.program import COLLECTIVES
 from triosim.schedule.stages import Boundary
-from triosim.search.undisturbed import Call, Uneven, undisturbed
+from triosim.search.isolated_transfers import Call, UnequalRanks, isolated_times
 
 CAPACITY_PER_BYTE = 1024
 """The unit of :attr:`triosim.network.routes.Router.capacity`."""
@@ -41,25 +41,25 @@ MOST_USE = 0.05
 FILLED = 8_000_000
 """Parts of links that are kept, of all collectives together."""
 KEPT_MESHES = 32
-"""Meshes whose ways are kept."""
+"""Meshes whose transfer times are kept."""
 SEND = -1
 """What stands for a kind of collective in the label of what is sent."""
 
 How = tuple[str, str, bool]
 StageLoad = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], int, int, int]
-"""As of :meth:`MeshWays.load`."""
+"""As of :meth:`MeshTransferTimes.load`."""
 
 
 _ALONE = Latest[dict[tuple[int, int], int]](512, np.inf, len)
 """Ticks of collectives by kind and bytes, for the devices of a group on a system."""
 
 
-class MeshWays:
+class MeshTransferTimes:
     """What moves on a mesh of ranks and takes alone, worked out once for all jobs on it.
 
     Args:
         mesh, device: ranks, and the device of each.
-        system, router, how, make: as of :class:`JobWays`.
+        system, router, how, make: as of :class:`JobTransferTimes`.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class MeshWays:
         """Ticks of a collective.
 
         Raises:
-            Uneven: groups that lie differently do not take equally long.
+            UnequalRanks: groups that lie differently do not take equally long.
         """
-        self.know([call])
+        self.precompute([call])
         if call not in self._called:
-            raise Uneven("groups of an axis are not alike")
+            raise UnequalRanks("groups of an axis are not alike")
         return self._called[call]
 
-    def know(self, calls: Iterable[Call]) -> None:
+    def precompute(self, calls: Iterable[Call]) -> None:
         """Work out what some collectives take that are asked for later: all at once takes little more than one."""
         new: dict[int, list[tuple[int, int]]] = {}
         for what, size, axis in dict.fromkeys(calls):
@@ -106,7 +106,7 @@ class MeshWays:
         if new:
             order = tuple(np.frombuffer(group, np.int64).tolist())
             mesh = Mesh((("pp", 1), ("dp", len(order))))
-            found = undisturbed(self.system, mesh, order, new, (), self.how, self.make)
+            found = isolated_times(self.system, mesh, order, new, (), self.how, self.make)
             known.update(((what, size), ticks) for (what, size, _), ticks in found.calls.items())
         return known
 
@@ -147,9 +147,9 @@ class MeshWays:
             )  # fmt: skip
         return self._loads[source, target]
 
-    def fills(self, call: Call) -> NDArray[np.float64]:
+    def link_use(self, call: Call) -> NDArray[np.float64]:
         """Parts of the links that a collective of each stage fills, shape ``(stages, links)``."""
-        return _fills(Same(self), call)
+        return _link_use(Same(self), call)
 
     def _of_stage(self, stage: int) -> NDArray[np.int64]:
         return np.flatnonzero(self._stage == stage)
@@ -170,11 +170,11 @@ class MeshWays:
         return self._groups[axis]
 
 
-_MESHES = Latest[MeshWays](KEPT_MESHES, np.inf, lambda ways: 1)
+_MESHES = Latest[MeshTransferTimes](KEPT_MESHES, np.inf, lambda transfer_times: 1)
 
 
-class JobWays:
-    """The ways of a job.
+class JobTransferTimes:
+    """Times of the transfers of a job, and the links that they share.
 
     Args:
         job: what is run.
@@ -200,26 +200,26 @@ class JobWays:
         plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
         device = placement.devices.astype(np.int64)
         key = (plain.axes, plain.derived, device.tobytes(), Same(system), Same(router), how, make)
-        self.of = _MESHES.get(key, lambda: MeshWays(plain, device, system, router, how, make))
+        self.of = _MESHES.get(key, lambda: MeshTransferTimes(plain, device, system, router, how, make))
         self.labels: dict[Call, int] = {}
         self._sizes: dict[tuple[int, int], int] = {}
         calls = dict.fromkeys((what, size, axis) for size, what, axis in job.exchanged)
-        self.of.know(calls)
+        self.of.precompute(calls)
         self.called = {call: self.alone(call) for call in calls}
 
     def alone(self, call: Call) -> int:
         """Ticks of a collective.
 
         Raises:
-            Uneven: groups that lie differently do not take equally long.
+            UnequalRanks: groups that lie differently do not take equally long.
         """
         return self.of.alone(call)
 
-    def know(self, calls: Iterable[Call]) -> None:
+    def precompute(self, calls: Iterable[Call]) -> None:
         """Work out what some collectives take that are asked for later."""
-        self.of.know(calls)
+        self.of.precompute(calls)
 
-    def move(self, call: Call) -> int:
+    def collective(self, call: Call) -> int:
         """Ticks of a collective along the axis of the replicas."""
         return self.alone(call)
 
@@ -270,32 +270,32 @@ class JobWays:
         """How many times longer collectives of the tensor axis take beside those of the data axis.
 
         Raises:
-            Uneven: groups of an axis hold up each other.
+            UnequalRanks: groups of an axis hold up each other.
         """
         largest = max(self.called, key=lambda call: (self.called[call], call), default=None)
         key = (self._moving, largest)
         if key not in self.of.slowed:
-            own, tensor = (None if call is None else self.of.fills(call) for call in key)
+            own, tensor = (None if call is None else self.of.link_use(call) for call in key)
             if any(part is not None and part.max(initial=0.0) > LEAST_SHARED for part in (own, tensor)):
-                raise Uneven("groups of an axis that share links")
+                raise UnequalRanks("groups of an axis that share links")
             beside = 1.0
             if own is not None and tensor is not None:
                 beside = max(1.0, float(np.where(tensor > MOST_USE, tensor + own, 0.0).max(initial=1.0)))
             self.of.slowed[key] = beside
         return self.of.slowed[key]
 
-    def ways(self) -> tuple[TransferClasses, dict[tuple[int, int], int], int]:
+    def transfer_classes(self) -> tuple[TransferClasses, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
         sizes, moving = dict(sorted(self._sizes.items())), self._moving
         key = (Same(self.of), moving, tuple(sizes.items()))
         return _SHARED.get(key, lambda: self._uses(sizes, moving))
 
     def _uses(self, sizes: dict[tuple[int, int], int], moving: Call | None) -> _Used:
-        """See :meth:`ways`."""
+        """See :meth:`transfer_classes`."""
         own = None
         if moving is not None:
             ticks = self.of.alone(moving)
-            own = self.of.fills(moving) * (ticks / max(ticks - self.of.delay(moving), 1))
+            own = self.of.link_use(moving) * (ticks / max(ticks - self.of.delay(moving), 1))
         first = 0 if own is None else len(own)
         sent = [self._sent(*pair, size) for pair, size in sizes.items()]
         links = len(self.router.capacity)
@@ -372,9 +372,9 @@ def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @kept(128, room=FILLED, size=lambda filled: filled.size)
-def _fills(ways: Same, call: Call) -> NDArray[np.float64]:
-    """See :meth:`MeshWays.fills`."""
-    of: MeshWays = ways.what  # type: ignore[assignment]
+def _link_use(transfer_times: Same, call: Call) -> NDArray[np.float64]:
+    """See :meth:`MeshTransferTimes.link_use`."""
+    of: MeshTransferTimes = transfer_times.what  # type: ignore[assignment]
     mesh, device, router, (what, size, axis) = of.mesh, of.device, of.router, call
     stages, links = mesh.size("pp"), len(router.capacity)
     table = mesh.table(mesh.names[axis])  # (groups, members)

@@ -27,31 +27,31 @@ from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import Gathering, Missing
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
 from triosim.schedule.stages import Boundary
-from triosim.search.chain import Chained, ChainSegment, StepChain
-from triosim.search.stage_kinds import Port
-from triosim.search.undisturbed import Call
+from triosim.search.isolated_transfers import Call
+from triosim.search.operator_chain import ChainSegment, OperatorChain, OperatorChainRun
+from triosim.search.stage_classes import MessagePort
 
-WORKS, MOVES, SENDS, REPLICAS, OWN, FLAGS, TIES = range(7)
+COMPUTE_STREAM, DATA_STREAM, SEND_STREAM, REPLICA_STREAM, EARLY_STREAM, READY_STREAM, TIED_STREAM = range(7)
 STREAMS = 7
 """Streams of a worker: what it computes, the data axis, its sends, between groups of replicas, collectives that begin
 before their pass, and two that tell the update that gradients are there, and those that another stage has too: they
 hold up none of the others."""
 
 
-class ReducedFlag(NamedTuple):
+class GradientsReady(NamedTuple):
     """What tells the update that the gradients of a chunk are there."""
 
     chunk: int
 
 
-class TiedFlag(NamedTuple):
+class TiedGradientReady(NamedTuple):
     """What tells the update that a gradient of a chunk is there that another stage has too."""
 
     chunk: int
     parameter: int
 
 
-class Tied(NamedTuple):
+class TiedGradientExchange(NamedTuple):
     """The gradient of a parameter that another stage has too, on its way there."""
 
     parameter: int
@@ -60,11 +60,11 @@ class Tied(NamedTuple):
     bytes: int
 
 
-class Aside(NamedTuple):
+class LocalTransfer(NamedTuple):
     """What a stage does alone beside its passes."""
 
 
-Leads = Port | ReducedFlag | TiedFlag | Tied | Aside
+PortTarget = MessagePort | GradientsReady | TiedGradientReady | TiedGradientExchange | LocalTransfer
 
 
 @dataclass
@@ -87,7 +87,7 @@ class ContractedPass:
     label: list[int] = field(default_factory=list)
     before: list[list[int]] = field(default_factory=list)
     host_delay: list[int] = field(default_factory=list)
-    ports: list[Leads] = field(default_factory=list)
+    ports: list[PortTarget] = field(default_factory=list)
     calls: Counter[Call] = field(default_factory=Counter)
     exposed: int = 0
     host: int = 0
@@ -96,7 +96,7 @@ class ContractedPass:
     def add(
         self, kind: RowKind, stream: int, ticks: int, before: Sequence[int] = (), slowdown: float = 1.0,
         label: int = -1,
-        port: Leads | None = None, host_delay: int = 0,
+        port: PortTarget | None = None, host_delay: int = 0,
     ) -> int:  # fmt: skip
         """One more row; returns its number."""
         self.kind.append(int(kind))
@@ -116,17 +116,30 @@ class ContractedPass:
         for number, segment in enumerate(segments, start=1):
             last = number == len(segments)
             row = self.add(
-                RowKind.COMPUTE, WORKS, segment.ticks, before, segment.slowdown, host_delay=host_delay if last else 0
+                RowKind.COMPUTE,
+                COMPUTE_STREAM,
+                segment.ticks,
+                before,
+                segment.slowdown,
+                host_delay=host_delay if last else 0,
             )
             before = ()
         return row
 
-    def exchange(self, chunk: int, there: Tied, back: Tied, ticks: int, label: int, chain: StepChain) -> int:
+    def exchange(
+        self,
+        chunk: int,
+        there: TiedGradientExchange,
+        back: TiedGradientExchange,
+        ticks: int,
+        label: int,
+        chain: OperatorChain,
+    ) -> int:
         """Sends the gradient of a parameter to a stage that has it too; returns the arrival of that of the other."""
-        ready = self.add(RowKind.RECEIVE, -1, 0, port=TiedFlag(chunk, there.parameter))
+        ready = self.add(RowKind.RECEIVE, -1, 0, port=TiedGradientReady(chunk, there.parameter))
         self.host += chain.send_launch
         host_delay = max(self.host - chain.launch, 0)
-        self.add(RowKind.SEND, SENDS, ticks, [ready], label=label, port=there, host_delay=host_delay)
+        self.add(RowKind.SEND, SEND_STREAM, ticks, [ready], label=label, port=there, host_delay=host_delay)
         return self.add(RowKind.RECEIVE, -1, 0, port=back)
 
     def fragment(self) -> ContendedFragment:
@@ -138,11 +151,11 @@ class ContractedPass:
         )  # fmt: skip
 
 
-class WrittenPass(Protocol):
+class PassRows(Protocol):
     """A pass in rows; attributes as of :class:`ContractedPass`."""
 
     @property
-    def ports(self) -> Sequence[Leads]: ...
+    def ports(self) -> Sequence[PortTarget]: ...
     @property
     def calls(self) -> Counter[Call]: ...
     @property
@@ -158,7 +171,7 @@ class WrittenPass(Protocol):
 class TransferTimes(Protocol):
     """Says what is moved and sent takes, and under which number it is added up."""
 
-    def move(self, call: Call) -> int:
+    def collective(self, call: Call) -> int:
         """Ticks of a collective."""
         ...
 
@@ -181,12 +194,20 @@ class StageContraction:
     Args:
         facts: of the stage.
         chain: what its operators take.
-        ways: what it exchanges with others takes.
+        transfer_times: what it exchanges with others takes.
         boundaries: row of each boundary, by its identity.
     """
 
-    def __init__(self, facts: StageFacts, chain: StepChain, ways: TransferTimes, boundaries: dict[int, int]) -> None:
-        self.facts, self.chain, self.ways, self.boundaries, self.job = facts, chain, ways, boundaries, facts.job
+    def __init__(
+        self, facts: StageFacts, chain: OperatorChain, transfer_times: TransferTimes, boundaries: dict[int, int]
+    ) -> None:
+        self.facts, self.chain, self.transfer_times, self.boundaries, self.job = (
+            facts,
+            chain,
+            transfer_times,
+            boundaries,
+            facts.job,
+        )
         self.leads = any(chain.leads(rows) for part in facts.parts for rows in part.rows.values())
 
     def pass_of(self, chunk: int, what: Pass, final: bool, needs: Missing) -> ContractedPass:
@@ -198,13 +219,21 @@ class StageContraction:
         facts, job, chain, made = self.facts, self.job, self.chain, ContractedPass()
         waits = []
         for part in facts.parts:
-            waits.append(made.add(RowKind.RECEIVE, -1, 0, port=ReducedFlag(part.chunk)))
+            waits.append(made.add(RowKind.RECEIVE, -1, 0, port=GradientsReady(part.chunk)))
             for gradient in part.grads:
                 tied = self.tied_bytes(gradient)
                 for peer in facts.elsewhere(gradient):
-                    sent = self.ways.send(facts.stage, peer, tied)
+                    sent = self.transfer_times.send(facts.stage, peer, tied)
                     there, back = ((gradient.parameter, *ends) for ends in ((facts.stage, peer), (peer, facts.stage)))
-                    waits.append(made.exchange(part.chunk, Tied(*there, tied), Tied(*back, tied), *sent, chain))
+                    waits.append(
+                        made.exchange(
+                            part.chunk,
+                            TiedGradientExchange(*there, tied),
+                            TiedGradientExchange(*back, tied),
+                            *sent,
+                            chain,
+                        )
+                    )
         rows = [row for row in facts.optimizer if not job.skipped[row]]
         seconds = np.array([job.seconds[row] for row in rows]) * facts.share[rows]
         ticks = picoseconds(seconds, "the optimizer") + chain.gaps[rows]
@@ -212,24 +241,36 @@ class StageContraction:
         host_delay = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
         made.host += int(chain.issue[facts.optimizer].sum())
         made.add(
-            RowKind.COMPUTE, WORKS, int(ticks.sum()), waits, slowdown=chain.slowdown, host_delay=max(host_delay, 0)
+            RowKind.COMPUTE,
+            COMPUTE_STREAM,
+            int(ticks.sum()),
+            waits,
+            slowdown=chain.slowdown,
+            host_delay=max(host_delay, 0),
         )
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
             for group in reversed(facts.groups()):
                 axis = job.gathering_axis(group[0].parameter)
                 if facts.mesh.size(axis) > 1:
-                    self.move(
-                        made, (ALL_GATHER, int(sum(size[g.parameter] for g in group)), facts.mesh.row(axis)), WORKS
+                    self.collective(
+                        made,
+                        (ALL_GATHER, int(sum(size[g.parameter] for g in group)), facts.mesh.row(axis)),
+                        COMPUTE_STREAM,
                     )
         return made
 
-    def move(self, made: ContractedPass, call: Call, stream: int, before: Sequence[int] = ()) -> int:
+    def collective(self, made: ContractedPass, call: Call, stream: int, before: Sequence[int] = ()) -> int:
         """One more collective of another axis than that which divides operators."""
         made.host += self.chain.launch
         host_delay = made.host - self.chain.launch  # from the release, which is one launch after the host begins
         return made.add(
-            RowKind.COLLECTIVE, stream, self.ways.move(call), before, label=self.ways.label(call), host_delay=host_delay
+            RowKind.COLLECTIVE,
+            stream,
+            self.transfer_times.collective(call),
+            before,
+            label=self.transfer_times.label(call),
+            host_delay=host_delay,
         )
 
     def tied_bytes(self, gradient: Gradient) -> int:
@@ -285,8 +326,8 @@ class _PassContraction:
             row = self.made.add(RowKind.RECEIVE, -1, 0, port=self._port(boundary, sends=False))
             self.receives.setdefault(place, []).append(row)
 
-    def _port(self, boundary: Boundary, sends: bool) -> Port:
-        return Port(self.of.boundaries[id(boundary)], self.backward, sends)
+    def _port(self, boundary: Boundary, sends: bool) -> MessagePort:
+        return MessagePort(self.of.boundaries[id(boundary)], self.backward, sends)
 
     def _starts(self) -> list[int]:
         """Places where work begins anew, as something is gathered or scattered there."""
@@ -319,7 +360,7 @@ class _PassContraction:
             host_delay = max(issues + int(chained.host_delay[mark - first - 1]), 0) if mark > first else 0
             if len(segments) > 1 and not fine:
                 row = self.made.work(segments[:1], before)
-                self.made.add(RowKind.SEND, OWN, 0, [row], port=Aside())
+                self.made.add(RowKind.SEND, EARLY_STREAM, 0, [row], port=LocalTransfer())
                 row = self.made.work(segments[1:], (), host_delay)
             else:
                 row = self.made.work(segments, before, host_delay)
@@ -331,9 +372,9 @@ class _PassContraction:
                 self._take_over()
             self._send(chained, mark, first, issues)
         if fine and self.of.leads and last == len(self.rows):
-            self.made.add(RowKind.SEND, OWN, 0, [self.ended[last]], port=Aside())
+            self.made.add(RowKind.SEND, EARLY_STREAM, 0, [self.ended[last]], port=LocalTransfer())
 
-    def _coarse(self, chained: Chained, place: int, mark: int) -> list[ChainSegment]:
+    def _coarse(self, chained: OperatorChainRun, place: int, mark: int) -> list[ChainSegment]:
         """Work as one stretch; or two, the collectives of the next pass coming between.
 
         Where another chunk's gradients are reduced beside a pass they are so for most of it, so that each stretch takes
@@ -344,14 +385,16 @@ class _PassContraction:
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
         return [ChainSegment(b - a, chained.slowdown_between(a, b)) for a, b in pairwise(times)]
 
-    def _lead(self, chained: Chained, first: int) -> list[int]:
+    def _lead(self, chained: OperatorChainRun, first: int) -> list[int]:
         """Collectives that wait for no operator of the range; returns what its work waits for."""
         row = -1
         for call, waits in chained.leading:
             before = [row, self.ended[first]]
             if not first and waits:
                 before += self.receives.get(0, ())
-            row = self.made.add(RowKind.SEND, OWN, int(self.of.chain.call_ticks[call]), before, port=Aside())
+            row = self.made.add(
+                RowKind.SEND, EARLY_STREAM, int(self.of.chain.call_ticks[call]), before, port=LocalTransfer()
+            )
         return [row] if row >= 0 else []
 
     def _take_over(self) -> None:
@@ -363,13 +406,13 @@ class _PassContraction:
             if op == Op.COMPUTE:
                 ticks = int(picoseconds(seconds, "a copy")) + (chain.gap if seconds > 0 else 0)
                 self.made.host += chain.launch
-                row = self.made.add(RowKind.COMPUTE, WORKS, ticks, before, chain.slowdown)
+                row = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, chain.slowdown)
             else:
-                on = WORKS if stream == COMPUTE else MOVES if stream == DP else REPLICAS
-                row = self.of.move(self.made, (what, size, axis), on, before)
+                on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
+                row = self.of.collective(self.made, (what, size, axis), on, before)
             self.written.append(row)
 
-    def _send(self, chained: Chained, mark: int, first: int, issues: int) -> None:
+    def _send(self, chained: OperatorChainRun, mark: int, first: int, issues: int) -> None:
         row = self.rows[mark - 1]
         if row not in self.going:
             return
@@ -378,9 +421,10 @@ class _PassContraction:
         for boundary in self.going[row]:
             self.made.host += self.of.chain.send_launch
             host_delay = max(host_delay + self.of.chain.send_launch, 0)
-            ticks, label = self.of.ways.boundary(boundary, self.backward)
+            ticks, label = self.of.transfer_times.boundary(boundary, self.backward)
             self.made.add(
-                RowKind.SEND, SENDS, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary, True),
+                RowKind.SEND, SEND_STREAM, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary,
+                True),
                 host_delay=host_delay,
             )  # fmt: skip
 
@@ -391,7 +435,7 @@ class _PassContraction:
         last = self.ended[len(self.rows)]
         once = self._once()
         if once:
-            last = made.add(RowKind.COMPUTE, WORKS, once)
+            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, once)
             made.exposed += once
         reduced: dict[int, int] = {}
         if self.units is not None and job.stages.count > 1:
@@ -402,19 +446,19 @@ class _PassContraction:
                     self._take_over()
                     reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
         for group, place in zip(groups, ready, strict=True):
-            before, stream, row = [last if once is not None else self.ended[place]], MOVES, -1
+            before, stream, row = [last if once is not None else self.ended[place]], DATA_STREAM, -1
             for what, axis, parts in job.reductions(group[0].parameter):
-                row = of.move(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
-                before, stream = [row], REPLICAS
+                row = of.collective(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
+                before, stream = [row], REPLICA_STREAM
             if row >= 0:
                 reduced.update({gradient.storage: row for gradient in group})
         away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
         waits = [row for storage, row in reduced.items() if storage not in away]
-        made.add(RowKind.SEND, FLAGS, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
+        made.add(RowKind.SEND, READY_STREAM, 0, [last, *waits], port=GradientsReady(self.part.chunk))
         for gradient in self.part.grads:
             if gradient.storage in away:
-                port = TiedFlag(self.part.chunk, gradient.parameter)
-                made.add(RowKind.SEND, TIES, 0, [reduced.get(gradient.storage, last)], port=port)
+                port = TiedGradientReady(self.part.chunk, gradient.parameter)
+                made.add(RowKind.SEND, TIED_STREAM, 0, [reduced.get(gradient.storage, last)], port=port)
 
     def _once(self) -> int | None:
         """Ticks after the last operator until complete gradients have been exchanged along the axis that divides

@@ -20,14 +20,14 @@ from triosim.schedule.program import COMPUTE, Op, ProgramBuilder
 
 
 @dataclass(frozen=True)
-class CountedUses:
+class PassUses:
     """What a stretch of instructions uses, and how many they are."""
 
     uses: Uses
     length: int
 
 
-class _Counting(ProgramBuilder):
+class _CountingBuilder(ProgramBuilder):
     """Numbers instructions without keeping them."""
 
     def add(self, *row: Any, **columns: Any) -> int:
@@ -39,7 +39,7 @@ class _Counting(ProgramBuilder):
         self._count += count
 
 
-def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: Missing) -> CountedUses:
+def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: Missing) -> PassUses:
     """What a pass of a micro-batch uses.
 
     Args:
@@ -51,7 +51,7 @@ def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: M
     """
     job, alone = of.job, of.job.stages.count == 1
     backward = what is not Pass.FORWARD
-    builder, recorder = _Counting(of.stage, of.ranks), Recorder()
+    builder, recorder = _CountingBuilder(of.stage, of.ranks), Recorder()
     units = of.gathering(part, builder, recorder, backward, needs, backward and alone) if part.units else None
     rows = np.array(part.rows[what], np.int64)
     runs = ~np.array(of.skipped, bool)[rows]
@@ -92,23 +92,23 @@ def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: M
             builder.skip(len(going.get(row, ())))
     if units is not None:
         units.finish(at, alone if backward else job.replication.regathers)
-    return CountedUses(recorder.build(job.storages.uses(part.rows[what], at, arrivals)), len(builder))
+    return PassUses(recorder.build(job.storages.uses(part.rows[what], at, arrivals)), len(builder))
 
 
-def reduction_uses(of: StageFacts, part: PartFacts) -> CountedUses:
+def reduction_uses(of: StageFacts, part: PartFacts) -> PassUses:
     """What reducing the gradients of a part uses: those of units, where all micro-batches are done."""
     if not part.units or of.job.stages.count == 1:
-        return CountedUses(NONE_USED, 0)
-    builder, recorder = _Counting(of.stage, of.ranks), Recorder()
+        return PassUses(NONE_USED, 0)
+    builder, recorder = _CountingBuilder(of.stage, of.ranks), Recorder()
     units = of.gathering(part, builder, recorder, True, Missing(), False, 0)
     for number, unit in enumerate(part.units):
         if unit.scatter_bytes:
             units.reduce(number, max(unit.backward[1], -1))
     units.finish(None, False)
-    return CountedUses(recorder.build(), len(builder))
+    return PassUses(recorder.build(), len(builder))
 
 
-def update_uses(of: StageFacts) -> CountedUses:
+def update_uses(of: StageFacts) -> PassUses:
     """What the end of an iteration uses."""
     job, recorder = of.job, Recorder()
     rows = [row for row in of.optimizer if not job.skipped[row]]
@@ -117,4 +117,4 @@ def update_uses(of: StageFacts) -> CountedUses:
     for part in of.parts:
         for block in part.blocks:  # an iteration ends with everything sharded
             recorder.free(block.copy, len(rows) - 1)
-    return CountedUses(recorder.build(of.blocks.once("update", at, of.share)), len(rows))
+    return PassUses(recorder.build(of.blocks.once("update", at, of.share)), len(rows))

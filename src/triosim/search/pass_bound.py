@@ -22,9 +22,9 @@ from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
 from triosim.search.evaluate import means_of
-from triosim.search.least_exchange import LeastCalls, least_calls
-from triosim.search.recurrence import PassRecurrence, UnderWay
-from triosim.search.undisturbed import Uneven, undisturbed
+from triosim.search.exchange_bound import CollectivesBound, collectives_bound
+from triosim.search.isolated_transfers import UnequalRanks, isolated_times
+from triosim.search.recurrence import PassRecurrence, RecurrenceState
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
 
@@ -33,7 +33,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "grouped_mm", "_grouped_m
 
 
 @dataclass(frozen=True)
-class LeastPass:
+class PassBound:
     """One micro-batch on one rank, all stages together.
 
     Attributes:
@@ -67,10 +67,10 @@ class LeastPass:
     updated: tuple[float, float]
     repeated: tuple[float, float]
     flop: float
-    calls: LeastCalls
+    calls: CollectivesBound
 
 
-def shape_of(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = None) -> LeastPass:
+def pass_bound(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = None) -> PassBound:
     """The shape of a job on one stage.
 
     Args:
@@ -114,12 +114,12 @@ def shape_of(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = N
     products = passes & by_name(trace.operators.name, _multiplies).astype(bool)
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
     issues = np.where(phase != Phase.OPTIMIZER, issue_shares(trace, made.launching) * rows, 0.0)
-    return LeastPass(
+    return PassBound(
         float(alone[0]), float(alone[1]), forward, whole, float(issues.sum()), float(issues[differs > 0].sum()), hidden,
         float(later), **sums,
         updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
         flop=float(np.nansum((trace.operators.flop * rows)[products])),
-        calls=least_calls(made, rows, ~trace.operators.view & (takes > 0)),
+        calls=collectives_bound(made, rows, ~trace.operators.view & (takes > 0)),
     )  # fmt: skip
 
 
@@ -157,19 +157,19 @@ def _passes(
     begins = np.ones(len(rows), bool)
     begins[1:] = piece[rows[1:]] != piece[rows[:-1]]
     cuts = np.append(np.flatnonzero(begins), len(rows)).tolist()
-    whole, forward, hidden = UnderWay(), UnderWay(), 0.0
+    whole, forward, hidden = RecurrenceState(), RecurrenceState(), 0.0
     for first, end in itertools.pairwise(cuts):
         own = rows[first:end]
         turn = int(np.argmax(backward[own])) if backward[own].any() else len(own)
         times = float(often[own].min())
-        at = recurrence.read(UnderWay(), own[:turn], seconds)
+        at = recurrence.read(RecurrenceState(), own[:turn], seconds)
         forward.counts(at, times)
         whole.counts(recurrence.read(at, own[turn:], seconds), times)
         hidden = max(hidden, at.hidden)
     return forward.least(recurrence.slowdown), whole.least(recurrence.slowdown), hidden
 
 
-def alone_of(made: Arranged) -> list[float]:
+def isolated_transfer_s(made: Arranged) -> list[float]:
     """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks, and of what runs
     beside other transfers."""
     sent = made.step.transfers
@@ -180,8 +180,8 @@ def alone_of(made: Arranged) -> list[float]:
     mesh = Mesh(made.mesh.axes, derived=made.mesh.derived)
     kinds = tuple(dict.fromkeys(calls))
     try:
-        found = undisturbed(made.system, mesh, made.plan.placement, kinds, (), how, means_of)
-    except Uneven:
+        found = isolated_times(made.system, mesh, made.plan.placement, kinds, (), how, means_of)
+    except UnequalRanks:
         return [0.0] * len(calls)
     ticks = np.array([found.calls.get(call, 0) for call in calls])
     seconds: list[float] = np.where(sent.beside, 0.0, ticks / PICOSECONDS_PER_SECOND).tolist()
