@@ -24,7 +24,7 @@ from triosim.kernels.estimate import Source
 from triosim.partition.step import Step
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.metrics import Run
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.prediction.simulate import lowered_job
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.program import Op
@@ -190,7 +190,7 @@ def _step(step: Step, row: int) -> str:
     )
 
 
-def _estimates(job: Prepared, row: int) -> str:
+def _estimates(job: CompiledJob, row: int) -> str:
     times = job.times
     return (
         f"Estimates: {times.seconds.sum() * 1e3:.0f} ms in all\n"
@@ -200,7 +200,7 @@ def _estimates(job: Prepared, row: int) -> str:
     )
 
 
-def _program(job: Prepared, row: int) -> str:
+def _program(job: CompiledJob, row: int) -> str:
     lines = [f"{len(job.programs)} rank class"]
     for program in job.programs:
         counts = [f"{int((program.op == op).sum())} {op.name}" for op in Op if (program.op == op).any()]
@@ -211,7 +211,7 @@ def _program(job: Prepared, row: int) -> str:
     return "\n".join(lines)
 
 
-def _footprint(job: Prepared) -> str:
+def _footprint(job: CompiledJob) -> str:
     (foot,) = job.footprints
     sizes = enumerate((foot.at_peak / 2**20).tolist())
     held = [f"{CATEGORIES[at]} {size:.0f} MiB" for at, size in sizes if size >= 1]

@@ -477,7 +477,7 @@ nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted
                           array(std::move(out.call_begin)), array(std::move(out.call_end)), out.host, out.end);
 }
 
-// See triosim/network/cells.py.
+// See triosim/network/rank_classes.py.
 nb::object refine(nb::object py_traffic) {
     Columns columns;
     const auto flat = [&](const char* name) { return columns.flat<std::int64_t>(py_traffic.attr(name), name); };

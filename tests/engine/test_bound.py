@@ -18,7 +18,7 @@ from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.monte_carlo import play_many
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.memory.footprint import played
-from triosim.network.cells import RankClasses, Traffic, refined
+from triosim.network.rank_classes import RankClasses, Traffic, refined
 
 _native = pytest.importorskip("triosim.engine._native", reason="no compiler was there at installation")
 _allocator = pytest.importorskip("triosim.memory._allocator", reason="no compiler was there at installation")

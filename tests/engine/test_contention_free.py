@@ -119,7 +119,9 @@ def test_with_and_without_a_compiler_it_is_the_same(job: ContentionFreeSchedule)
     for one in job.fragments:
         if not one.kind.any():
             for x, y in zip(
-                contention_free.steady(one, STREAMS, True), contention_free.steady(one, STREAMS, False), strict=True
+                contention_free.steady_state(one, STREAMS, True),
+                contention_free.steady_state(one, STREAMS, False),
+                strict=True,
             ):
                 assert x.tolist() == y.tolist()
 

@@ -13,7 +13,7 @@ import triosim
 from tests.engine.graphs import GB_PER_S, US, Builder, wires
 from triosim.collectives.pattern import ring
 from triosim.engine.graph import Stuck, Task
-from triosim.engine.longest_path import Durations, durations, replay, replayable
+from triosim.engine.longest_path import Durations, has_longest_path, longest_path, task_durations
 from triosim.engine.monte_carlo import play_many
 from triosim.engine.play import ENGINES, play
 from triosim.engine.solvers.max_min import MaxMin
@@ -45,12 +45,12 @@ def test_a_chain_by_hand(engine, monkeypatch):
     second = builder.compute(5 * US, stream=0)
     builder.join(before=[sent, second])
     graph, network = builder.graph(), wires([GB_PER_S], [[0]], latency=[US])
-    took = durations(graph, network, MODEL, play(graph, network, MODEL), slower=0.5)
+    took = task_durations(graph, network, MODEL, play(graph, network, MODEL), slower=0.5)
     assert took.fixed.tolist() == [3 * US, US, 5 * US, 0]
     assert took.shared.tolist() == [0, 2 * US, 0, 0]
     kind = np.array([0, -1, 1, -1], np.int32)
     factors, links = np.array([[1, 1], [2, 1], [1, 0.2]]), np.array([1, 1, 0.25])
-    ends, found = replay(graph, took, kind, factors, links, np.array([1, 0]))
+    ends, found = longest_path(graph, took, kind, factors, links, np.array([1, 0]))
     assert ends.tolist() == [8 * US, 11 * US, 12 * US]
     assert found.tolist() == [[6 * US, 3 * US], [9 * US, 6 * US], [12 * US, 3 * US]]
 
@@ -62,8 +62,8 @@ def test_where_no_transfers_meet_it_is_what_playing_gives(plan):
     job = lowered(plan)
     kind, factors, links = drawn(job.graph)
     played = play(job.graph, job.wires, MODEL)
-    took = durations(job.graph, job.wires, MODEL, played, slower=0.8)
-    ends, found = replay(job.graph, took, kind, factors, links, np.arange(len(job.graph)))
+    took = task_durations(job.graph, job.wires, MODEL, played, slower=0.8)
+    ends, found = longest_path(job.graph, took, kind, factors, links, np.arange(len(job.graph)))
     real = play_many(job.graph, job.wires, MODEL, kind, factors, links)
     assert ends[0] == real[0] == played.finish.max()
     assert (found[0] == played.finish).all()
@@ -92,13 +92,13 @@ def test_both_engines_agree_to_the_bit(seed):
                 rows += builder.collective(ring(2, 1000, 2), [0, 1], before=[before, before])
     graph, network = builder.graph(), wires([GB_PER_S, 2 * GB_PER_S], [[0], [1]], latency=[0, US])
     played = play(graph, network, MODEL)
-    took = durations(graph, network, MODEL, played, slower=0.7)
+    took = task_durations(graph, network, MODEL, played, slower=0.7)
     given_ = (*drawn(graph, draws=11), np.arange(len(graph)))
     found = []
     with pytest.MonkeyPatch.context() as patch:
         for engine in ENGINES:
             patch.setenv("TRIOSIM_ENGINE", engine)
-            found.append(replay(graph, took, *given_))
+            found.append(longest_path(graph, took, *given_))
     assert all((one == other).all() for one, other in zip(*found, strict=True))
     assert (found[0][1][0] == played.finish).all(), "a draw that moves nothing"
 
@@ -113,16 +113,18 @@ def test_what_cannot_be_played_so_is_refused(engine, monkeypatch):
     some.join([some.compute(US), some.compute(2 * US)], need=1)
     for builder in (tokens, some):
         graph = builder.graph()
-        assert not replayable(graph)
+        assert not has_longest_path(graph)
         nothing = Durations(np.zeros(len(graph)), np.zeros(len(graph)))
         with pytest.raises(ValueError, match="longest way"):
-            replay(graph, nothing, np.full(len(graph), -1, np.int32), np.ones((1, 0)), np.ones(1), np.zeros(0, int))
+            longest_path(
+                graph, nothing, np.full(len(graph), -1, np.int32), np.ones((1, 0)), np.ones(1), np.zeros(0, int)
+            )
     circle = Builder()
     circle.compute(US, before=[1])
     circle.compute(US, before=[0])
     graph = circle.graph()
     with pytest.raises(Stuck):
-        replay(
+        longest_path(
             graph,
             Durations(np.ones(2), np.zeros(2)),
             np.zeros(2, np.int32),
@@ -139,12 +141,12 @@ def test_columns_that_make_no_sense_are_refused(monkeypatch):
     graph = builder.graph()
     took, one = Durations(np.ones(1), np.zeros(1)), np.ones(1)
     good = (took, np.zeros(1, np.int32), np.ones((1, 1)), one, np.zeros(1, np.int64))
-    replay(graph, *good)
+    longest_path(graph, *good)
     for place, bad in ((0, Durations(np.ones(2), np.zeros(1))), (1, np.ones(1, np.int32)), (2, np.ones((2, 1))),
                        (4, np.ones(1, np.int64))):  # fmt: skip
         wrong = [*good]
         wrong[place] = bad
         with pytest.raises(ValueError, match="sense"):
-            replay(graph, *wrong)
+            longest_path(graph, *wrong)
     with pytest.raises(ValueError, match="sense"):
-        replay(replace(graph, what=np.array([5], np.int32), kind=np.array([Task.COLLECTIVE], np.int8)), *good)
+        longest_path(replace(graph, what=np.array([5], np.int32), kind=np.array([Task.COLLECTIVE], np.int8)), *good)

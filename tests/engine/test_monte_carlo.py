@@ -11,7 +11,7 @@ import triosim
 from tests.engine.compare import compare_draws
 from tests.engine.graphs import GB_PER_S, US, Builder, wires
 from triosim.engine.graph import BEYOND
-from triosim.engine.monte_carlo import play_many, scaled
+from triosim.engine.monte_carlo import play_many, scale_amounts
 from triosim.engine.play import ENGINES, play
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
@@ -38,9 +38,9 @@ def test_each_draw_ends_when_it_ends_alone(model):
     links = np.array([1.0, 1.0, 0.5])
     ends = play_many(graph, wires, model(), kind, factors, links)
     for row, link, end in zip(factors, links, ends.tolist(), strict=True):
-        amount = scaled(graph.amount, np.where(kind < 0, 1.0, row[kind]))
+        amount = scale_amounts(graph.amount, np.where(kind < 0, 1.0, row[kind]))
         capacity = np.where(
-            wires.capacity < 0, wires.capacity, scaled(wires.capacity, np.full(len(wires.capacity), link))
+            wires.capacity < 0, wires.capacity, scale_amounts(wires.capacity, np.full(len(wires.capacity), link))
         )
         alone = play(replace(graph, amount=amount), replace(wires, capacity=capacity), model())
         assert alone.finish.max() == end
@@ -78,4 +78,4 @@ def test_a_draw_that_cannot_be_counted_is_as_long_as_can_be(monkeypatch, engine)
 
 def test_amounts_are_scaled_to_the_nearest_and_never_wrap_around():
     amount = np.array([3, 5, 2**62, 2**63 - 1, 0])
-    assert scaled(amount, np.array([0.5, 1.0, 4.0, 1.0, 1e300])).tolist() == [2, 5, BEYOND, 2**63 - 1, 0]
+    assert scale_amounts(amount, np.array([0.5, 1.0, 4.0, 1.0, 1e300])).tolist() == [2, 5, BEYOND, 2**63 - 1, 0]

@@ -13,7 +13,7 @@ from triosim import Plan
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
 from triosim.search.bounds import PlanBounds
-from triosim.search.grid import asked_of
+from triosim.search.grid import with_fields
 from triosim.search.space import Candidate, PlanSpace
 from triosim.trace.blocks import blocks
 
@@ -55,7 +55,7 @@ def _bounds(name: str, sequence: int, servers: int) -> PlanBounds:
 def test_no_plan_takes_less_than_is_said(name: str, sequence: int, servers: int, place: float) -> None:
     plans = _plans(name, sequence, servers)
     one, bounds = plans[min(int(place * len(plans)), len(plans) - 1)], _bounds(name, sequence, servers)
-    plan, fidelity = asked_of(bounds._base, Fidelity(), one.asked)
+    plan, fidelity = with_fields(bounds._base, Fidelity(), one.asked)
     try:
         result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
     except InputError:

@@ -17,8 +17,8 @@ from triosim.engine import contention_free
 from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
-from triosim.search.evaluate import NotEvaluated, evaluate_plan, why_not
-from triosim.search.grid import asked_of
+from triosim.search.evaluate import NotEvaluated, evaluate_plan, unsupported_reason
+from triosim.search.grid import with_fields
 from triosim.search.outcome import Figures, figures
 from triosim.search.plan_figures import evaluated_figures
 
@@ -99,7 +99,7 @@ def test_with_interference_times_are_within_a_thousandth(
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "bert-base"])
 def test_other_models(name: str, machine: triosim.System) -> None:
     asked = {"tp": 4, "pp": 2, "micro-batch-size": 1, "recompute": "full", "interference": "off"}
-    run = asked_of(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked)
+    run = with_fields(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked)
     found, whole = both(load_workload(name, training=True), machine, run)
     assert found.iteration_time_s == whole.iteration_time_s
     assert found.binds == whole.binds
@@ -153,7 +153,7 @@ def test_what_cannot_be_evaluated_says_so_and_is_simulated(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     plan = Plan(tp=8, pp=2, micro_batches=2, batch_size=2, **asked)
-    assert why_not(plan, Fidelity())
+    assert unsupported_reason(plan, Fidelity())
     with pytest.raises(NotEvaluated):
         evaluate_plan(workload, machine, plan)
     (outcome,) = triosim.sweep(workload, machine, [plan])

@@ -18,7 +18,7 @@ from triosim.prediction.prepare import arrange
 from triosim.prediction.simulate import simulate
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
-from triosim.schedule.gathering import Missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.search.block_step import NoBlocks
 from triosim.search.contracted_passes import GradientsReady, LocalTransfer, StageContraction
 from triosim.search.evaluate import NotEvaluated
@@ -115,7 +115,7 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
     made = arrange(workload, machine, *run)
     found = _OutlineBuilder(made)
     stage = StageContraction(StageFacts(found.job, 1), found.chain, found.transfer_times, found.boundaries)
-    final = stage.pass_of(1, Pass.BACKWARD, True, Missing())
+    final = stage.pass_of(1, Pass.BACKWARD, True, UngatheredUnits())
     rows = [row for row, kind in enumerate(final.kind) if kind in (RowKind.SEND, RowKind.RECEIVE)]
     flags = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, GradientsReady)}
     asides = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, LocalTransfer)}

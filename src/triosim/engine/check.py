@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.column_types import fitted
+from triosim.engine.column_types import typed_columns
 from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Pattern, Task, TimeOverflow
 
 MOST = 2**30
@@ -29,7 +29,7 @@ def check(graph: Graph, wires: EngineNetwork) -> None:
     Raises:
         ValueError: they do not (a defect of the caller); the message names the first row that does not.
     """
-    graph, wires = fitted(graph, wires)
+    graph, wires = typed_columns(graph, wires)
     _well_formed("graph.before", graph.before)
     _well_formed("wires.routes", wires.routes)
     n, routes = len(graph), len(wires.routes)
@@ -143,7 +143,7 @@ def _rows(what: str, wrong: NDArray[Any], where: str = "task") -> None:
         raise ValueError(f"{where} {int(np.argmax(wrong))}: {what}")
 
 
-def carried(graph: Graph, wires: EngineNetwork) -> tuple[NDArray[np.int64], int]:
+def link_loads(graph: Graph, wires: EngineNetwork) -> tuple[NDArray[np.int64], int]:
     """Bytes that each link carries (each weight counts), and the number of transfers, those inside collectives
     included.
 

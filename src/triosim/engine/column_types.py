@@ -24,7 +24,7 @@ _WIDTHS: dict[str, DTypeLike] = {
 _NUMBERS = ("streams", "members", "places", "delay")
 
 
-def fitted(graph: Graph, wires: EngineNetwork) -> tuple[Graph, EngineNetwork]:
+def typed_columns(graph: Graph, wires: EngineNetwork) -> tuple[Graph, EngineNetwork]:
     """The same graph and network with every column, those of collectives included, as an engine reads it.
 
     Raises:

@@ -135,7 +135,9 @@ def simulate(schedule: ContentionFreeSchedule, native: bool | None = None) -> Co
     return _run_natively(schedule) if native else _ContentionFreeSimulator(schedule).run()
 
 
-def steady(fragment: TimedFragment, streams: int, native: bool | None = None, times: int = 2) -> tuple[Int64, Int64]:
+def steady_state(
+    fragment: TimedFragment, streams: int, native: bool | None = None, times: int = 2
+) -> tuple[Int64, Int64]:
     """When the rows of a fragment begin and end that follows another run of it, neither receiving anything.
 
     Args:

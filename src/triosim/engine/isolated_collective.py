@@ -1,4 +1,4 @@
-"""A collective that shares no link with anything: when everything happens, without playing it.
+"""A collective that shares no link with anything: the times of all its transfers, without playing it.
 
 Each transfer of edge e then lasts as long as it would on its own, ``d[e]`` ticks, and with ``done(e, k)`` for the ticks
 from the begin until transfer k of e has been delivered the pattern is a recurrence of sums and maxima in whole numbers:

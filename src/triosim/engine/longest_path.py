@@ -1,4 +1,4 @@
-"""The same graph played many times with other durations, transfers sharing links as they did: the longest way.
+"""The longest path through a graph for many draws of durations, transfers sharing links as they did.
 
 How links are shared is not worked out again for each draw.  Every transfer takes what it took when the network was
 shared, the part of it that goes with the rate of links divided by their factor, so that a draw costs a maximum for each
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.engine.column_types import column
 from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
-from triosim.engine.monte_carlo import scaled
-from triosim.engine.play import chosen, play
+from triosim.engine.monte_carlo import scale_amounts
+from triosim.engine.play import play, selected_engine
 from triosim.engine.solver import NetworkModel
 
 
@@ -34,13 +34,13 @@ class Durations:
     shared: NDArray[np.float64]
 
 
-def replayable(graph: Graph) -> bool:
+def has_longest_path(graph: Graph) -> bool:
     """Whether every task of a graph waits for all that it names, so that it can be played again as the longest way."""
     chooses = graph.need is not None and bool((graph.need > 0).any())
     return not chooses and not bool(((graph.kind == Task.PUT) | (graph.kind == Task.TAKE)).any())
 
 
-def durations(
+def task_durations(
     graph: Graph, wires: EngineNetwork, model: NetworkModel, played: GraphRun, slower: float | None = None
 ) -> Durations:
     """What the tasks of a played graph take.
@@ -55,7 +55,7 @@ def durations(
     took = np.where(moves, played.finish - played.begin, 0).astype(np.float64)
     shared = np.zeros(len(graph))
     if slower is not None:
-        rates = np.maximum(scaled(wires.capacity, np.full(len(wires.capacity), slower)), 1)
+        rates = np.maximum(scale_amounts(wires.capacity, np.full(len(wires.capacity), slower)), 1)
         slow = replace(wires, capacity=np.where(wires.capacity == UNLIMITED, UNLIMITED, rates))
         then = play(graph, slow, model)
         longer = np.where(moves, then.finish - then.begin, 0) - took
@@ -64,7 +64,7 @@ def durations(
     return Durations(fixed + took - shared, shared)
 
 
-def replay(
+def longest_path(
     graph: Graph,
     took: Durations,
     kind: NDArray[np.int32],
@@ -75,7 +75,7 @@ def replay(
     """When the last task ends, and some others, in each draw.
 
     Args:
-        graph: the tasks; :func:`replayable`.
+        graph: the tasks; :func:`has_longest_path`.
         took: what each takes.
         kind: column of ``factors`` that the fixed part of a task that computes is multiplied by, -1 for none, shape
             ``(tasks,)``.
@@ -90,11 +90,11 @@ def replay(
         Stuck: some tasks can never end.
         ValueError: the graph cannot be played so.
     """
-    if not replayable(graph):
+    if not has_longest_path(graph):
         raise ValueError("tasks that wait for some of what they name, or for tokens, cannot be played as a longest way")
     longer = np.ascontiguousarray(1 / links)
     given = (column(kind, "kind", np.int32), took.fixed, took.shared, np.ascontiguousarray(factors, np.float64), longer)
-    if chosen() == "native":
+    if selected_engine() == "native":
         from triosim.engine import native
 
         ends, found, complete = native.replay(graph, *given, np.ascontiguousarray(at, np.int64))

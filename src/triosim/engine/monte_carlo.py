@@ -1,4 +1,4 @@
-"""The same graph played many times, each time with other durations and link rates: how sure its end is."""
+"""Monte Carlo: the same graph played many times, each time with other durations and link rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from triosim.engine.column_types import column
 from triosim.engine.graph import BEYOND, UNLIMITED, EngineNetwork, Graph, Task, TimeOverflow
-from triosim.engine.play import chosen, play
+from triosim.engine.play import play, selected_engine
 from triosim.engine.solver import NetworkModel
 
 
@@ -43,7 +43,7 @@ def play_many(
     kind = column(kind, "kind", np.int32)
     factors, links = _floats(factors), _floats(links)
     _check(graph, kind, factors, links)
-    if chosen() == "native":
+    if selected_engine() == "native":
         from triosim.engine import native
 
         if type(model) in native.BUILT_IN:
@@ -52,8 +52,8 @@ def play_many(
                 return ends
     found = []
     for row, link in zip(factors, links, strict=True):
-        drawn = replace(graph, amount=scaled(graph.amount, np.append(row, 1.0)[kind]))
-        capacity = np.maximum(scaled(wires.capacity, np.full(len(wires.capacity), link)), 1)
+        drawn = replace(graph, amount=scale_amounts(graph.amount, np.append(row, 1.0)[kind]))
+        capacity = np.maximum(scale_amounts(wires.capacity, np.full(len(wires.capacity), link)), 1)
         network = replace(wires, capacity=np.where(wires.capacity == UNLIMITED, UNLIMITED, capacity))
         try:
             found.append(int(play(drawn, network, model).finish.max(initial=0)))
@@ -83,7 +83,7 @@ def _check(graph: Graph, kind: NDArray[np.int32], factors: NDArray[np.float64], 
         raise ValueError("factors and links must be finite and 0 or more")
 
 
-def scaled(amount: NDArray[np.int64], factor: NDArray[np.float64]) -> NDArray[np.int64]:
+def scale_amounts(amount: NDArray[np.int64], factor: NDArray[np.float64]) -> NDArray[np.int64]:
     """Amounts times factors, to the nearest whole number, halves up, at most :data:`~triosim.engine.graph.BEYOND`; a
     factor of 1 changes nothing."""
     with np.errstate(over="ignore"):

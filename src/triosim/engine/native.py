@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import triosim.engine._native as _native
 from triosim.engine.check import check, too_long, too_much, why_stuck
-from triosim.engine.column_types import fitted
+from triosim.engine.column_types import typed_columns
 from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Stuck
 from triosim.engine.solver import NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
@@ -54,7 +54,7 @@ def play(
     if wires.weights is not None and not model.weighted:
         check(graph, wires)
         raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
-    fit = fitted(graph, wires)
+    fit = typed_columns(graph, wires)
     how = BUILT_IN.get(type(model), model)
     if _rates and how == BUILT_IN[MaxMin]:
         how = f"{how} by {_rates}"
@@ -95,7 +95,7 @@ def play_many(
         ValueError: the columns make no sense.
     """
     try:
-        return _native.play_many(*fitted(graph, wires), BUILT_IN[type(model)], kind, factors, links)
+        return _native.play_many(*typed_columns(graph, wires), BUILT_IN[type(model)], kind, factors, links)
     except _native.Refused as error:
         raise _why_refused(graph, wires, error) from None
 
@@ -109,7 +109,7 @@ def replay(
     longer: NDArray[np.float64],
     at: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-    """The longest way through the tasks in each of many draws; see :func:`triosim.engine.longest_path.replay`.
+    """The longest way through the tasks in each of many draws; see :func:`triosim.engine.longest_path.longest_path`.
 
     Returns:
         Ends of the draws, those of the tasks asked for, flat, and whether all tasks end.

@@ -1,4 +1,4 @@
-"""How a collective moves through its pattern: one small state machine, whatever the algorithm.
+"""State machine of a collective that moves through its pattern, whatever the algorithm.
 
 The state grows with the edges, not with the transfers: for each edge how many of its transfers have been delivered,
 and how many of the edges that it needs have not come far enough for the next.  An edge whose next transfer waits for
@@ -45,7 +45,7 @@ class PatternEdges:
         return PatternEdges(pattern.members, pattern.places, ends, pattern.count.tolist(), needs, needed)
 
 
-def enough(transfer: int, lag: int, count: int) -> int:
+def required_transfers(transfer: int, lag: int, count: int) -> int:
     """How many transfers of an edge with ``count`` must have been delivered before ``transfer`` of one that needs it
     may start."""
     return count if lag == ALL else min(max(transfer - lag + 1, 0), count)
@@ -94,7 +94,7 @@ class PatternState:
         finished: list[int] = []
         for other, lag in self.edges.needed[edge]:
             waits = other != edge and self.delivered[other] < count[other]
-            if waits and done == enough(self.delivered[other], lag, count[edge]):
+            if waits and done == required_transfers(self.delivered[other], lag, count[edge]):
                 self.missing[other] -= 1
                 if not self.missing[other]:
                     starting.append(other)
@@ -111,4 +111,9 @@ class PatternState:
 
     def _missing(self, edge: int) -> int:
         delivered, count, transfer = self.delivered, self.edges.count, self.delivered[edge]
-        return sum([delivered[other] < enough(transfer, lag, count[other]) for other, lag in self.edges.needs[edge]])
+        return sum(
+            [
+                delivered[other] < required_transfers(transfer, lag, count[other])
+                for other, lag in self.edges.needs[edge]
+            ]
+        )

@@ -35,7 +35,7 @@ ENGINES: dict[str, Engine] = _installed()
 """The engines that are here, fastest first.  All give the same ticks."""
 
 
-def chosen() -> str:
+def selected_engine() -> str:
     """Name of the engine that plays: the fastest that is here, or the one that :data:`VARIABLE` names.
 
     Raises:
@@ -67,4 +67,4 @@ def play(graph: Graph, wires: EngineNetwork, solver: NetworkModel | str = "max-m
         InputError: no network model or engine has that name, or the run lasts more than 106 days (64 bits).
         ValueError: the columns of the graph make no sense, or the model answers what cannot be.
     """
-    return ENGINES[chosen()](graph, wires, SOLVERS.get(solver)() if isinstance(solver, str) else solver)
+    return ENGINES[selected_engine()](graph, wires, SOLVERS.get(solver)() if isinstance(solver, str) else solver)

@@ -23,7 +23,7 @@ from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.prepare import Progress, prepare
@@ -87,7 +87,7 @@ class Iteration:
 
 
 def iteration(
-    programs: Sequence[Program], made: Lowered, slowdown: Sequence[float], model: NetworkModel | None = None
+    programs: Sequence[Program], made: LoweredJob, slowdown: Sequence[float], model: NetworkModel | None = None
 ) -> Iteration:
     """What is played for one iteration of a job.
 

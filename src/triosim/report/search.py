@@ -23,7 +23,7 @@ _SHORT = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"))
 
 
 @dataclass(frozen=True)
-class Configured:
+class FrameworkConfiguration:
     """A plan as the configuration of a framework.
 
     Attributes:
@@ -63,11 +63,11 @@ class Report:
     price: float | None
     price_from: str
     words: Mapping[int, Sequence[str]]
-    configured: Mapping[int, Configured] = field(default_factory=dict)
+    configured: Mapping[int, FrameworkConfiguration] = field(default_factory=dict)
     shows_configuration: bool = True
 
     @property
-    def configuration(self) -> tuple[int, Configured] | None:
+    def configuration(self) -> tuple[int, FrameworkConfiguration] | None:
         """Rank and configuration of the best plan that the framework can say."""
         for rank, one in enumerate(self.found.best, 1):
             made = self.configured.get(one.candidate.number)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
-from triosim.core.caching import Same
+from triosim.core.caching import IdentityKey
 from triosim.core.dataclass import dataclass
-from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
+from triosim.core.result_cache import ResultCache, content
 from triosim.core.tiling import NotRepeating
 from triosim.core.units import picoseconds
 from triosim.engine.contended import RoutedPort, RowKind
@@ -38,16 +38,16 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
-from triosim.prediction.dividing import ShortRoad, undivided
-from triosim.prediction.prepare import Arranged, PricedJob, price_job, schedule_of
+from triosim.prediction.partitioning import FewBlocksWorkload, undivided
+from triosim.prediction.prepare import PricedJob, StagedJob, price_job, schedule_of
 from triosim.prediction.pricing import priced_rows
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses
-from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, blocks_of, with_fewer_blocks
+from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
 from triosim.search.contracted_passes import (
     COMPUTE_STREAM,
     ContractedPass,
@@ -57,11 +57,11 @@ from triosim.search.contracted_passes import (
     PortTarget,
     TiedGradientExchange,
 )
-from triosim.search.evaluate import means_of
+from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
 from triosim.search.peak_memory import stage_reserved_bytes
 from triosim.search.stage_classes import MessagePort
-from triosim.search.stage_order import ActionKind, StageOrder, order_of
+from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
 from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
@@ -82,7 +82,7 @@ SPARE = 7
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
-_Place = tuple[ModelChunk, Pass, bool, Missing, bool]
+_Place = tuple[ModelChunk, Pass, bool, UngatheredUnits, bool]
 Check = Callable[[JobMesh, Schedule, Replication], None]
 CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
@@ -115,10 +115,10 @@ class SharedStep:
         return replace(self.step, seconds=self.step.seconds / self.once * share)
 
 
-_STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
-_ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
-_SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
-_WHOLES = Latest[Trace](4, np.inf, lambda trace: 1)
+_STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
+_ROADS = ResultCache[FewBlocksWorkload](KEPT_STEPS, np.inf, lambda road: 1)
+_SHARES = ResultCache[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
+_WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
 
 
 def shared_step(
@@ -130,15 +130,15 @@ def shared_step(
         NoBlocks: the workload is not made of enough equal blocks, or something depends on more than the micro-batch.
         InputError: as of :func:`triosim.simulate`.
     """
-    blocks = blocks_of(workload)
+    blocks = count_equal_blocks(workload)
     if not blocks:
         raise NoBlocks("no equal blocks")
     few = with_fewer_blocks(workload)
     fields = {name: getattr(plan, name) for name in plan.given if name not in OF_ITS_OWN}
     names = tuple(name for name, _ in mesh.axes)
     key = (
-        Same(few),
-        Same(system),
+        IdentityKey(few),
+        IdentityKey(system),
         content(fidelity),
         content(fields),
         mesh.micro_batch_size,
@@ -214,10 +214,14 @@ class BlockJob:
         self.replication: Replication = replication(rules, mesh)
         if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
-        if mesh.stages * self.schedule.chunks_per_stage > blocks_of(workload):
+        if mesh.stages * self.schedule.chunks_per_stage > count_equal_blocks(workload):
             raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
         parts = mesh.stages * self.schedule.chunks_per_stage
-        if self.replication.regathers and self.schedule.chunks_per_stage > 1 and blocks_of(workload) < 2 * parts:
+        if (
+            self.replication.regathers
+            and self.schedule.chunks_per_stage > 1
+            and count_equal_blocks(workload) < 2 * parts
+        ):
             raise NoBlocks("parts of about a block that are gathered in each pass: what is gathered ahead is of others")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
@@ -235,7 +239,9 @@ class BlockJob:
         costs = ScheduleCosts(self.step.seconds)
         self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
-        self.transfer_times = JobTransferTimes(self.facts, system, self.placement, common.router, how, means_of)
+        self.transfer_times = JobTransferTimes(
+            self.facts, system, self.placement, common.router, how, job_communication
+        )
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
         self._places: set[_Place] = set()  # of passes that are to be written
@@ -312,10 +318,10 @@ class BlockJob:
 
     # --- passes -------------------------------------------------------------------------------------------------------
 
-    def _needs(self, action: ActionKind, part: int) -> Missing:
+    def _needs(self, action: ActionKind, part: int) -> UngatheredUnits:
         """What has to be gathered for an action."""
         if not self.known[part].gathers:
-            return Missing()
+            return UngatheredUnits()
         action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
         return missing(action_kinds, 0 if action.first else 1, self.replication.regathers, True)
 
@@ -448,13 +454,13 @@ class BlockJob:
 
     # --- what its figures are made of ---------------------------------------------------------------------------------
 
-    def arranged(self) -> Arranged:
+    def arranged(self) -> StagedJob:
         """The job, but for the step of one micro-batch of a replica that of few blocks."""
         job, model = self.priced, self.priced.models[0]
         whole = _WHOLES.get(
             self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
         )
-        return Arranged(
+        return StagedJob(
             **{**vars(job), "whole": whole}, slowest=model, stages=self.facts.stages, launching=self.launching,
             schedule=self.schedule,
         )  # fmt: skip
@@ -462,7 +468,7 @@ class BlockJob:
     def reserved(self) -> int:
         """Bytes of the fullest stage: of stages of one kind that with most passes under way."""
         stages, m = self.stages, self.mesh.micro_batches
-        orders = [order_of(self.schedule, stage, stages, m) for stage in range(stages)]
+        orders = [stage_order(self.schedule, stage, stages, m) for stage in range(stages)]
         kinds: dict[tuple[ModelChunk, ...], int] = {}
         for stage, order in enumerate(orders):
             kind = tuple(self.chunks[part] for part in self._parts(stage))
@@ -517,17 +523,17 @@ class BlockJob:
         scattered = placed.weights and placed.ranks(mesh) > 1
         names = tuple(name for name, _ in mesh.axes)
         asked = _asked(self.plan, mesh)
-        return Same(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
+        return IdentityKey(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
 
     def _share(self, blocks: int) -> Step:
         """The step of so many blocks, before replicas divide anything."""
         mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
 
-        def road() -> ShortRoad:
+        def road() -> FewBlocksWorkload:
             of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
             if of is None:
                 raise NoBlocks("no equal blocks when some are run again")
-            return ShortRoad.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
+            return FewBlocksWorkload.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
 
         try:
             return _SHARES.get((key, blocks), lambda: _ROADS.get(key, road).step_of(blocks - KEPT, mesh, plan))

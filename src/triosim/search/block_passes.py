@@ -1,4 +1,4 @@
-"""Passes of chunks of a model in few rows, those of many blocks told from those of three, four and five.
+"""Passes of model chunks in few rows, those of many blocks extrapolated from those of three, four and five.
 
 A pass of a chunk (:mod:`triosim.search.block_step`) is written as that of a stage is
 (:mod:`triosim.search.contracted_passes`), with what it moves and sends named but not timed: that differs from mesh to
@@ -25,7 +25,7 @@ from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import Missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import Boundary, cut
 from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
@@ -39,7 +39,7 @@ ROUNDED = 2
 
 
 class SymbolicTransferTimes:
-    """Gives numbers to what is moved and sent; all of it takes no time yet.
+    """Numbers the collectives and sends of passes, whose times are not known yet (0).
 
     Args:
         axis: row of the axis of the stages.
@@ -356,7 +356,7 @@ def _grown(few: list[BlockRows], more: int) -> BlockRows:
 
 @dataclass(frozen=True)
 class ChunkFacts:
-    """What is known of a chunk besides its passes, where it has so many blocks.
+    """Properties of a chunk besides its passes, where it has so many blocks.
 
     Attributes:
         leads: whether a pass calls a collective before anything that it receives is there.
@@ -404,12 +404,12 @@ class ChunkPasses:
         forward = step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[ModelChunk, tuple[list[StageContraction], PartFacts]] = {}
-        self._few: dict[tuple[int, ModelChunk, Pass, bool, Missing, bool], BlockPass] = {}
-        self._passes: dict[tuple[int, ModelChunk, Pass, bool, Missing, bool], BlockPass] = {}
+        self._few: dict[tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool], BlockPass] = {}
+        self._passes: dict[tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool], BlockPass] = {}
         self._facts: dict[ModelChunk, ChunkFacts] = {}
 
     def pass_of(
-        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: UngatheredUnits, leads: bool
     ) -> BlockPass:  # fmt: skip
         """A pass of a chunk.
 
@@ -448,7 +448,7 @@ class ChunkPasses:
         return rows, of.chain
 
     def _pass(
-        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: UngatheredUnits, leads: bool
     ) -> BlockPass:  # fmt: skip
         key = (which, chunk, what, final, needs, leads)
         if key not in self._few:

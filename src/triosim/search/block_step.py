@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
-from triosim.core.latest import Latest, content
+from triosim.core.result_cache import ResultCache, content
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.step import Step
-from triosim.schedule.stages import Cutting, cutting, where_to_cut
+from triosim.schedule.stages import CutCandidates, cutting, where_to_cut
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, ROOM, repeated
 from triosim.trace.tables import NONE, Phase, Trace
@@ -47,7 +47,7 @@ class BlockCut(NamedTuple):
 
 
 class ModelChunk(NamedTuple):
-    """A part of the model, whatever blocks it consists of.
+    """A part of the model between two cuts, whatever blocks it consists of.
 
     Attributes:
         begin, end: offsets of the cuts; None at the begin and the end of the model.
@@ -62,7 +62,7 @@ class ModelChunk(NamedTuple):
     blocks: int
 
 
-def blocks_of(workload: Trace) -> int:
+def count_equal_blocks(workload: Trace) -> int:
     """How many equal blocks a workload has; 0 where they are no more than :data:`BLOCKS`, or not alike."""
     of = repeated(workload)
     found = 0 if of is None or len(of.paths[0]) != 1 else of.copies + KEPT
@@ -80,7 +80,7 @@ def with_fewer_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
     return few.long(of.short)
 
 
-_PLACES = Latest[list[int]](512, np.inf, len)
+_PLACES = ResultCache[list[int]](512, np.inf, len)
 """Where steps are cut: the same for plans that differ in what replicas divide."""
 
 
@@ -135,7 +135,7 @@ class BlockStep:
         return 1 + (self.blocks - self.count) * float(one) / float(size[weights].sum())
 
     @cached_property
-    def _points(self) -> Cutting:
+    def _points(self) -> CutCandidates:
         """Where the long step may be cut.
 
         Raises:
@@ -154,7 +154,7 @@ class BlockStep:
 
         begins_anew = np.append(True, few.block[1:] != few.block[:-1])
         block = np.where(long(few.block < 0), NONE, np.cumsum(long(begins_anew))).astype(np.int64)
-        return Cutting(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
+        return CutCandidates(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
 
     def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
         """Where the long step is cut into so many parts.

@@ -1,4 +1,4 @@
-"""What a plan takes at least, without predicting it: two numbers that its prediction cannot be below.
+"""Lower bounds of a plan: seconds and bytes that its prediction cannot be below.
 
 All plans that divide one micro-batch alike (``tp``, ``cp``, ``ep``, its samples, recomputation, sequence parallelism)
 share the operators of one rank: a *shape*.  It is divided and priced once, on one stage.
@@ -76,15 +76,15 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.kernels.sustained import most
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange, seconds_per_byte
+from triosim.prediction.prepare import StagedJob, arrange, seconds_per_byte
 from triosim.search.exchange_bound import CollectivesBound, ExchangeBound, exchange_bound
-from triosim.search.grid import asked_of
+from triosim.search.grid import with_fields
 from triosim.search.pass_bound import PassBound, isolated_transfer_s, pass_bound
 from triosim.search.pipeline_blocks import PipelineBlocks
 from triosim.search.recurrence import PassRecurrence
 from triosim.search.space import Candidate, schedule_of
 from triosim.search.stages_bound import StagesBound, stages_bound
-from triosim.trace.repeated import Repeated, repeated
+from triosim.trace.repeated import RepeatedTrace, repeated
 from triosim.trace.tables import Trace
 
 GATHERS_AGAIN = 3
@@ -109,7 +109,7 @@ UNDIVIDED = {"tp": 1, "cp": 1, "sequence-parallel": False}
 
 @dataclass(frozen=True)
 class PlanBound:
-    """What a plan takes at least: seconds of an iteration, bytes that its fullest device reserves."""
+    """Least seconds of an iteration and least bytes that the fullest device reserves."""
 
     seconds: float
     bytes: int
@@ -126,14 +126,14 @@ class _Shape:
         NotRepeating: blocks are not alike.
     """
 
-    def __init__(self, made: Arranged, of: Repeated | None) -> None:
+    def __init__(self, made: StagedJob, of: RepeatedTrace | None) -> None:
         self.made, recurrence = made, PassRecurrence(made, isolated_transfer_s(made))
         self.least = pass_bound(made, recurrence, of)
         self.pipelines = PipelineBlocks(made, recurrence, of)
 
 
 class PlanBounds:
-    """Bounds of plans for one workload on one machine.
+    """Lower bounds of the times and memory of plans for one workload on one machine.
 
     Args:
         workload: one step on one device.
@@ -296,7 +296,7 @@ class PlanBounds:
         """What replicas exchange at the end of an iteration, as far as it is known."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp", "zero"))
         if key not in self._exchanges:
-            plan, fidelity = asked_of(self._base, self.fidelity, asked)
+            plan, fidelity = with_fields(self._base, self.fidelity, asked)
             self._exchanges[key] = exchange_bound(self.workload, self.system, plan, fidelity)
         return self._exchanges[key]
 
@@ -304,7 +304,7 @@ class PlanBounds:
         """What a byte costs from each stage of a plan to the next, shape ``(stages - 1,)``."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp"))
         if key not in self._per_byte:
-            plan, _ = asked_of(self._base, self.fidelity, asked)
+            plan, _ = with_fields(self._base, self.fidelity, asked)
             self._per_byte[key] = seconds_per_byte(self.workload, self.system, plan)
         return self._per_byte[key]
 
@@ -368,7 +368,7 @@ class PlanBounds:
         fields = {name: asked[name] for name in SHAPE}
         whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
-        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole})
+        plan, fidelity = with_fields(self._base, self.fidelity, {**fields, **whole})
         found = None
         if self.repeats is not None:
             with suppress(NotRepeating):

@@ -1,4 +1,4 @@
-"""The best plans of a space, exactly: those that cannot be among them are left out by what they take at least.
+"""The best plans of a space, exactly, by branch and bound: lower bounds leave out those that cannot be among them.
 
 Plans are taken up in the order of what they take at least (:mod:`triosim.search.bounds`).  One whose least is worse
 than the worst of the best so far is never among the best.  Where the Pareto front is wanted, such a plan is left out
@@ -39,7 +39,7 @@ NEEDS_MORE = "needs more memory than the best found, by what it must hold at lea
 
 
 class OutcomeStore(Protocol):
-    """What earlier runs of a search have found."""
+    """Outcomes that earlier runs of a search have found."""
 
     def get(self, asked: Mapping[str, Any]) -> PlanOutcome | None:
         """Its outcome, if it is known."""

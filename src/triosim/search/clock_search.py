@@ -65,7 +65,7 @@ def best_clock(predict: Callable[[System], Result], system: System, slowdown: fl
     """
     if not slowdown >= 0:
         raise InputError(f"a slowdown must be at least 0, got {slowdown:g}")
-    top, lowest = clocks_of([system])
+    top, lowest = clock_range([system])
     full = predict(system)
     if full.energy is None:
         raise InputError(NOTHING_DRAWN)
@@ -84,7 +84,7 @@ def best_clock(predict: Callable[[System], Result], system: System, slowdown: fl
 NOTHING_DRAWN = "finding a clock needs what devices draw: name a device of the catalog, or give tdp_w"
 
 
-def clocks_of(systems: Sequence[System]) -> tuple[float, float]:
+def clock_range(systems: Sequence[System]) -> tuple[float, float]:
     """The highest clock that all devices of some machines have, and the lowest, in hertz.
 
     Raises:

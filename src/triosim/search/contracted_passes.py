@@ -1,4 +1,4 @@
-"""Passes of a kind of stage in a few rows: what nobody else sees is one stretch of work.
+"""Contracted passes: a pass of a class of stages in a few rows, work that nothing else waits for being one row.
 
 What :class:`triosim.schedule.job.StageWriter` writes operator by operator is written here from event to event: work
 until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that are scattered
@@ -19,12 +19,12 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.contended import ContendedFragment, RowKind
-from triosim.memory.liveness import Recorder
+from triosim.memory.liveness import BlockUseRecorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.transfers import ALL_GATHER
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.actions import Pass
-from triosim.schedule.gathering import Gathering, Missing
+from triosim.schedule.gathering import Gathering, UngatheredUnits
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
 from triosim.schedule.stages import Boundary
 from triosim.search.isolated_transfers import Call
@@ -39,20 +39,20 @@ hold up none of the others."""
 
 
 class GradientsReady(NamedTuple):
-    """What tells the update that the gradients of a chunk are there."""
+    """Signal to the optimizer that the gradients of a chunk are complete."""
 
     chunk: int
 
 
 class TiedGradientReady(NamedTuple):
-    """What tells the update that a gradient of a chunk is there that another stage has too."""
+    """Signal to the optimizer that the gradient of a parameter that another stage shares is complete."""
 
     chunk: int
     parameter: int
 
 
 class TiedGradientExchange(NamedTuple):
-    """The gradient of a parameter that another stage has too, on its way there."""
+    """Transfer of the gradient of a parameter that two stages share (a tied embedding)."""
 
     parameter: int
     source: int
@@ -61,7 +61,7 @@ class TiedGradientExchange(NamedTuple):
 
 
 class LocalTransfer(NamedTuple):
-    """What a stage does alone beside its passes."""
+    """A transfer of a stage to itself beside its passes."""
 
 
 PortTarget = MessagePort | GradientsReady | TiedGradientReady | TiedGradientExchange | LocalTransfer
@@ -152,7 +152,7 @@ class ContractedPass:
 
 
 class PassRows(Protocol):
-    """A pass in rows; attributes as of :class:`ContractedPass`."""
+    """Rows of a pass; attributes as of :class:`ContractedPass`."""
 
     @property
     def ports(self) -> Sequence[PortTarget]: ...
@@ -210,7 +210,7 @@ class StageContraction:
         )
         self.leads = any(chain.leads(rows) for part in facts.parts for rows in part.rows.values())
 
-    def pass_of(self, chunk: int, what: Pass, final: bool, needs: Missing) -> ContractedPass:
+    def pass_of(self, chunk: int, what: Pass, final: bool, needs: UngatheredUnits) -> ContractedPass:
         """A pass of a micro-batch through a chunk, with the reductions after the last."""
         return _PassContraction(self, self.facts.parts[chunk], what, final, needs).run()
 
@@ -281,7 +281,7 @@ class StageContraction:
 class _PassContraction:
     """Writes one pass."""
 
-    def __init__(self, of: StageContraction, part: PartFacts, what: Pass, final: bool, needs: Missing) -> None:
+    def __init__(self, of: StageContraction, part: PartFacts, what: Pass, final: bool, needs: UngatheredUnits) -> None:
         self.of, self.part, self.what, self.final, self.job = of, part, what, final, of.job
         self.backward = what is not Pass.FORWARD
         self.rows = part.rows[what]
@@ -295,7 +295,7 @@ class _PassContraction:
         self.units: Gathering | None = None
         if part.units:
             scatters = self.backward and self.job.stages.count == 1
-            self.units = of.facts.gathering(part, self.builder, Recorder(), self.backward, needs, scatters)
+            self.units = of.facts.gathering(part, self.builder, BlockUseRecorder(), self.backward, needs, scatters)
 
     def run(self) -> ContractedPass:
         """All of it."""
@@ -439,7 +439,7 @@ class _PassContraction:
             made.exposed += once
         reduced: dict[int, int] = {}
         if self.units is not None and job.stages.count > 1:
-            self.units = facts.gathering(self.part, self.builder, Recorder(), True, Missing(), False)
+            self.units = facts.gathering(self.part, self.builder, BlockUseRecorder(), True, UngatheredUnits(), False)
             for number, unit in enumerate(self.part.units):
                 if unit.scatter_bytes:
                     row = self.units.reduce(number, max(unit.backward[1], -1))

@@ -24,7 +24,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
@@ -45,13 +45,13 @@ from triosim.engine.graph import GraphRun
 from triosim.engine.play import play
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.lowering import Lowered, lower
+from triosim.network.lowering import LoweredJob, lower
 from triosim.network.routes import Router
 from triosim.network.sharing import network_model
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange
+from triosim.prediction.prepare import StagedJob, arrange
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.costs import ScheduleCosts
@@ -60,7 +60,7 @@ from triosim.search.epilogue import EpilogueWriter, epilogue_starts
 from triosim.search.isolated_transfers import Call, IsolatedTimes, Send, UnequalRanks, isolated_times
 from triosim.search.peak_memory import fullest_stage_bytes
 from triosim.search.stage_classes import MessagePort, StageClasses
-from triosim.search.stage_order import StageOrder, order_of
+from triosim.search.stage_order import StageOrder, stage_order
 from triosim.stacks import Stack
 from triosim.trace.tables import Trace
 
@@ -84,7 +84,7 @@ class NotEvaluated(Exception):
     """A plan that has to be simulated, and why."""
 
 
-def why_not(plan: Plan, fidelity: Fidelity) -> str:
+def unsupported_reason(plan: Plan, fidelity: Fidelity) -> str:
     """Why a plan has to be simulated, ``""`` where it need not."""
     reasons = (
         (plan.iterations > 1, "several iterations"),
@@ -127,10 +127,10 @@ class EvaluatedPlan:
             not exact.
     """
 
-    made: Arranged
+    made: StagedJob
     steady_run: ContentionFreeRun
     epilogue: GraphRun
-    lowered: Lowered
+    lowered: LoweredJob
     programs: Sequence[Program]
     messages: NDArray[np.int64]
     communication_ticks: dict[Call, int]
@@ -160,7 +160,7 @@ def evaluate_plan(
         NotEvaluated: the plan has to be simulated.
     """
     fidelity = fidelity or Fidelity()
-    why = why_not(plan, fidelity)
+    why = unsupported_reason(plan, fidelity)
     if why:
         raise NotEvaluated(why)
     made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
@@ -168,7 +168,7 @@ def evaluate_plan(
 
 
 class _Evaluation:
-    def __init__(self, made: Arranged) -> None:
+    def __init__(self, made: StagedJob) -> None:
         self.made, self.plan, self.mesh = made, made.plan, made.mesh
         self.fidelity = made.fidelity
         trace = made.step.trace
@@ -204,7 +204,9 @@ class _Evaluation:
     @cached_property
     def orders(self) -> list[StageOrder]:
         """What each stage runs."""
-        return [order_of(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages]
+        return [
+            stage_order(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages
+        ]
 
     def ports(self, stage: int, what: Pass, chunk: int) -> tuple[MessagePort, ...]:
         """Messages of a pass."""
@@ -261,7 +263,7 @@ class _Evaluation:
         return launch(programs, self.made.step.trace, self.launching)
 
     def _late(
-        self, steady_run: ContentionFreeRun, played: GraphRun, lowered: Lowered, programs: list[Program]
+        self, steady_run: ContentionFreeRun, played: GraphRun, lowered: LoweredJob, programs: list[Program]
     ) -> list[tuple[int, Pass, int, int]]:
         """Actions that send what is still under way when a stage at either end moves something in its epilogue.
 
@@ -344,7 +346,7 @@ class _Evaluation:
         mesh = Mesh(self.mesh.axes, derived=self.mesh.derived)
         try:
             return isolated_times(
-                self.made.system, mesh, self.plan.placement, tuple(calls), tuple(sends), how, means_of
+                self.made.system, mesh, self.plan.placement, tuple(calls), tuple(sends), how, job_communication
             )  # fmt: skip
         except UnequalRanks as error:
             raise NotEvaluated(str(error)) from None
@@ -493,10 +495,10 @@ class _Evaluation:
 
     # --- the epilogue -------------------------------------------------------------------------------------------------
 
-    def _played(self, programs: list[Program]) -> tuple[GraphRun, Lowered]:
+    def _played(self, programs: list[Program]) -> tuple[GraphRun, LoweredJob]:
         how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         router = self.made.router
-        means = means_of(self.made.system, router, how)
+        means = job_communication(self.made.system, router, how)
         lowered = lower(programs, self.made.placement, router, means, fold=self.fidelity.fold)
         graph = lowered.graph
         ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
@@ -521,9 +523,9 @@ def _calls(rows: Program) -> list[Call]:
     return list(zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True))
 
 
-def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveMeans:
+def job_communication(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveCommunication:
     """How the ranks of a job talk."""
-    return CollectiveMeans(system, router, Collectives(*how))
+    return CollectiveCommunication(system, router, Collectives(*how))
 
 
 def _slowed(fragment: TimedFragment, op: NDArray[np.int8], slowdown: float) -> TimedFragment:
@@ -534,7 +536,7 @@ def _slowed(fragment: TimedFragment, op: NDArray[np.int8], slowdown: float) -> T
     alone, ticks = fragment.ticks[computes] - fragment.gap[computes], fragment.ticks
 
     def wanted(ticks: NDArray[np.int64], times: int) -> NDArray[np.int64]:
-        start, finish = contention_free.steady(replace(fragment, ticks=ticks), len(STREAMS), times=times)
+        start, finish = contention_free.steady_state(replace(fragment, ticks=ticks), len(STREAMS), times=times)
         begin, worked = start[computes], finish[computes] - fragment.gap[computes]
         beside = covered(begin, worked, *merged(start[moves], finish[moves]))
         extra_ticks = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))

@@ -1,4 +1,4 @@
-"""What replicas exchange at least: gradients are reduced, updated parameters gathered.
+"""Lower bound of what replicas exchange: gradients are reduced, updated parameters gathered.
 
 Reductions run beside the last backwards, one after another; the gradients of a stage's first chunk are complete in its
 last backward only.  Then the optimizer runs, and what each rank has updated a part of is gathered, while nothing is
@@ -26,8 +26,8 @@ from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, mesh_of
-from triosim.search.evaluate import means_of
+from triosim.prediction.prepare import StagedJob, mesh_of
+from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import UnequalRanks, isolated_times
 from triosim.trace.tables import Phase, Trace
 
@@ -37,7 +37,7 @@ LARGEST = 2**38
 
 @dataclass(frozen=True)
 class ExchangeBound:
-    """Seconds of a byte.
+    """Least seconds per byte of what replicas exchange.
 
     Attributes:
         reduced: of gradients: of parameters that all replicas have, and of those that only some have (experts).
@@ -78,7 +78,7 @@ def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fideli
 
 @dataclass(frozen=True)
 class CollectivesBound:
-    """Seconds that the collectives of a pass take at least by their bytes alone, latency left out.
+    """Least seconds of the collectives of a pass by their bytes alone, latency left out.
 
     Attributes:
         all_s: all of them together.
@@ -93,7 +93,7 @@ class CollectivesBound:
     longest_s: float = 0.0
 
 
-def collectives_bound(made: Arranged, often: NDArray[np.float64], runs: NDArray[np.bool_]) -> CollectivesBound:
+def collectives_bound(made: StagedJob, often: NDArray[np.float64], runs: NDArray[np.bool_]) -> CollectivesBound:
     """The collectives of a pass.
 
     Args:
@@ -156,7 +156,9 @@ def _along(axes: tuple, derived: tuple, axis: int, what: int, system: System, ho
         order = tuple(table[row].tolist())
         call = (what, LARGEST, 0)
         try:
-            alone = isolated_times(system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, means_of)
+            alone = isolated_times(
+                system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, job_communication
+            )
         except UnequalRanks:
             return 0.0
         found.append(alone.calls[call])

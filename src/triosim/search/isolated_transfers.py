@@ -1,4 +1,4 @@
-"""What collectives and sends of a job take where nothing else moves on their links.
+"""Times of the collectives and sends of a job where nothing else uses their links.
 
 Each is played once, by the engine and with all replicas at the same time, as they are in a job: the collectives of all
 stages one after another, then one send after another, all far apart.
@@ -15,7 +15,7 @@ from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Task
 from triosim.engine.play import play
 from triosim.hardware.system import System
-from triosim.network.lowering import Lowered, lower
+from triosim.network.lowering import LoweredJob, lower
 from triosim.network.placement import place
 from triosim.network.routes import Router, router_of
 from triosim.network.traffic import CommunicationModel
@@ -34,7 +34,7 @@ Send = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class IsolatedTimes:
-    """Ticks of what moves alone.
+    """Ticks of collectives and sends that share links with nothing.
 
     Attributes:
         calls: of each collective.
@@ -114,7 +114,7 @@ def _check(found: dict, used: dict[tuple[int, int], set[int]], talks: dict[int, 
         seen |= own
 
 
-def _links(lowered: Lowered, task: int) -> set[int]:
+def _links(lowered: LoweredJob, task: int) -> set[int]:
     """Links that a transfer or collective uses."""
     graph, routes = lowered.graph, lowered.wires.routes
     what = int(graph.what[task])

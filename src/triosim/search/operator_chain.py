@@ -1,4 +1,4 @@
-"""What the operators of a pass take one after another, with the collectives between them.
+"""Times of the operators of a pass one after another, with the collectives between them.
 
 A pass through a stage is a chain: operators in order on one stream, collectives of the axis that divides them on
 another, each slowing down what is computed beside it.  Nothing else has a part in it until gradients are reduced or
@@ -53,7 +53,7 @@ class ChainSegment(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorChainRun:
-    """Some operators, played; ticks from the first.
+    """Times of some operators of a chain; ticks from the first.
 
     Attributes:
         free: when the stream is free after each operator, shape ``(operators,)``.

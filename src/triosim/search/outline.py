@@ -36,9 +36,9 @@ from triosim.partition.gradients import gradients
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
-from triosim.partition.travel import Travel
+from triosim.partition.wire_format import WireFormat
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange
+from triosim.prediction.prepare import StagedJob, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
 from triosim.schedule.costs import ScheduleCosts
@@ -54,12 +54,12 @@ from triosim.search.contracted_passes import (
     TiedGradientExchange,
     TiedGradientReady,
 )
-from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
+from triosim.search.evaluate import GATHERED, NotEvaluated, job_communication, unsupported_reason
 from triosim.search.isolated_transfers import Call, UnequalRanks
 from triosim.search.operator_chain import OperatorChain
 from triosim.search.peak_memory import fullest_stage_bytes, parameters_to_gather
 from triosim.search.stage_classes import MessagePort, StageClasses
-from triosim.search.stage_order import ActionKind, order_of
+from triosim.search.stage_order import ActionKind, stage_order
 from triosim.search.transfer_times import JobTransferTimes
 from triosim.trace.tables import Trace
 
@@ -95,7 +95,7 @@ class OutlinedPlan:
         reserved: bytes of the fullest stage.
     """
 
-    made: Arranged
+    made: StagedJob
     run: ContendedRun
     labels: dict[Call, int]
     calls: dict[Call, int]
@@ -120,7 +120,7 @@ def outline_plan(
         NotEvaluated: the plan has to be simulated.
     """
     fidelity = fidelity or Fidelity()
-    why = why_not(plan, fidelity)
+    why = unsupported_reason(plan, fidelity)
     if why and why != GATHERED:
         raise NotEvaluated(why)
     try:
@@ -134,7 +134,7 @@ def outline_plan(
         raise NotEvaluated(str(error)) from None
 
 
-def job_of(made: Arranged) -> JobFacts:
+def job_facts(made: StagedJob) -> JobFacts:
     """What is run.
 
     Raises:
@@ -163,7 +163,7 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
     placed = step.replication
     if placed.away or placed.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if placed.compression is not None or placed.outer is not None or placed.travel != Travel():
+    if placed.compression is not None or placed.outer is not None or placed.travel != WireFormat():
         raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
     if schedule.combines or step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
@@ -212,13 +212,15 @@ def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
 
 
 class _OutlineBuilder:
-    def __init__(self, made: Arranged) -> None:
+    def __init__(self, made: StagedJob) -> None:
         _check(made.mesh, made.schedule, made.step.replication)
         self.made, self.mesh, self.launching = made, made.mesh, made.launching
-        self.job = job_of(made)
+        self.job = job_facts(made)
         fidelity = made.fidelity
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, made.system.ideal)
-        self.transfer_times = JobTransferTimes(self.job, made.system, made.placement, made.router, how, means_of)
+        self.transfer_times = JobTransferTimes(
+            self.job, made.system, made.placement, made.router, how, job_communication
+        )
         slowdown = interference(made.system.models[made.models[0]], fidelity.slowdown).slowdown
         self.chain = OperatorChain(
             self.job, made.launching, slowdown, self.transfer_times.called, self.transfer_times.slowed
@@ -285,7 +287,7 @@ class PassWriter(Protocol):
 
 
 class MessageNumbering(Protocol):
-    """Where rows lead that send or receive."""
+    """Message numbers of rows that send or receive."""
 
     @property
     def count(self) -> int:
@@ -299,7 +301,7 @@ class MessageNumbering(Protocol):
         ...
 
 
-def _simulated(of: PassWriter, made: Arranged, reserved: int) -> OutlinedPlan:
+def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
     """Play what is written.
 
     Raises:
@@ -314,7 +316,7 @@ def _simulated(of: PassWriter, made: Arranged, reserved: int) -> OutlinedPlan:
     exposed = np.zeros(mesh.stages, np.int64)
     begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
     launch = picoseconds(launching.launch_s, "launching") if hosted else 0
-    orders = [order_of(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
+    orders = [stage_order(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
     writes: list[Callable[[], PassRows]] = []
     for stage, order in enumerate(orders):
         for action in (*order.action_kinds, None):

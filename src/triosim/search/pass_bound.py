@@ -1,4 +1,4 @@
-"""One micro-batch on one rank at least: its seconds piece by piece, and its bytes, blocks that are alike read once.
+"""Lower bound of one micro-batch on one rank: its seconds block by block, and its bytes, equal blocks read once.
 
 A step of many equal blocks is divided and priced as a short one with the first and the last few
 (:mod:`triosim.trace.repeated`); what belongs to the block that stands for those left out counts as often as there are
@@ -20,12 +20,12 @@ from triosim.memory.blocks import StepStorages
 from triosim.operators import canonical
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
-from triosim.prediction.prepare import Arranged
-from triosim.search.evaluate import means_of
+from triosim.prediction.prepare import StagedJob
+from triosim.search.evaluate import job_communication
 from triosim.search.exchange_bound import CollectivesBound, collectives_bound
 from triosim.search.isolated_transfers import UnequalRanks, isolated_times
 from triosim.search.recurrence import PassRecurrence, RecurrenceState
-from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
+from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
 from triosim.trace.tables import Category, Phase, Trace
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "grouped_mm", "_grouped_mm")
@@ -34,7 +34,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "grouped_mm", "_grouped_m
 
 @dataclass(frozen=True)
 class PassBound:
-    """One micro-batch on one rank, all stages together.
+    """Least seconds and bytes of one micro-batch on one rank, all stages together.
 
     Attributes:
         forward_alone_s, backward_alone_s: seconds of the operators of either, recomputation with the backward.
@@ -70,7 +70,7 @@ class PassBound:
     calls: CollectivesBound
 
 
-def pass_bound(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = None) -> PassBound:
+def pass_bound(made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | None = None) -> PassBound:
     """The shape of a job on one stage.
 
     Args:
@@ -87,8 +87,8 @@ def pass_bound(made: Arranged, recurrence: PassRecurrence, of: Repeated | None =
     rows, often = np.ones(len(trace)), np.ones(len(storages), np.int64)
     repeats = np.zeros(len(storages), bool)
     if of is not None:
-        homes = Units.of(made.step.homes, of.unit)
-        units = homes if made.step.homes is trace else Units.of(trace, of.unit, homes, made.step.origin)
+        homes = RepeatedUnits.of(made.step.homes, of.unit)
+        units = homes if made.step.homes is trace else RepeatedUnits.of(trace, of.unit, homes, made.step.origin)
         rows = np.where(units.operators == PATTERN, of.copies + 1.0, 1.0)
         often = np.where(units.storages == PATTERN, of.copies + 1, 1)
         repeats = (units.storages > 0) & (units.storages <= KEPT)
@@ -131,7 +131,7 @@ def _is_backward(trace: Trace) -> NDArray[np.bool_]:
     return np.isin(trace.operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))
 
 
-def _pieces(trace: Trace, of: Repeated | None) -> NDArray[np.int64]:
+def _pieces(trace: Trace, of: RepeatedTrace | None) -> NDArray[np.int64]:
     """For each operator what it may be in one piece with: the unit that repeats, or nothing."""
     if of is None:
         return np.zeros(len(trace), np.int64)
@@ -139,7 +139,7 @@ def _pieces(trace: Trace, of: Repeated | None) -> NDArray[np.int64]:
 
 
 def _passes(
-    made: Arranged, recurrence: PassRecurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
+    made: StagedJob, recurrence: PassRecurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
     piece: NDArray[np.int64],
 ) -> tuple[float, float, float]:  # fmt: skip
     """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module).
@@ -169,7 +169,7 @@ def _passes(
     return forward.least(recurrence.slowdown), whole.least(recurrence.slowdown), hidden
 
 
-def isolated_transfer_s(made: Arranged) -> list[float]:
+def isolated_transfer_s(made: StagedJob) -> list[float]:
     """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks, and of what runs
     beside other transfers."""
     sent = made.step.transfers
@@ -180,7 +180,7 @@ def isolated_transfer_s(made: Arranged) -> list[float]:
     mesh = Mesh(made.mesh.axes, derived=made.mesh.derived)
     kinds = tuple(dict.fromkeys(calls))
     try:
-        found = isolated_times(made.system, mesh, made.plan.placement, kinds, (), how, means_of)
+        found = isolated_times(made.system, mesh, made.plan.placement, kinds, (), how, job_communication)
     except UnequalRanks:
         return [0.0] * len(calls)
     ticks = np.array([found.calls.get(call, 0) for call in calls])

@@ -1,4 +1,4 @@
-"""What the passes of a stage use of memory, without their instructions.
+"""Memory that the passes of a stage use, without their instructions.
 
 Memory is allocated and freed in the order of a stage's instructions; which others stand between those that do so is
 all the same.  So a pass is written here as :class:`triosim.schedule.job.StageWriter` writes it, with its operators and
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from triosim.core.dataclass import dataclass
-from triosim.memory.liveness import NONE_USED, Recorder, Uses
+from triosim.memory.liveness import NONE_USED, BlockUseRecorder, BlockUses
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.actions import Pass
-from triosim.schedule.gathering import Missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.program import COMPUTE, Op, ProgramBuilder
 
 
 @dataclass(frozen=True)
 class PassUses:
-    """What a stretch of instructions uses, and how many they are."""
+    """Blocks of memory that a run of instructions uses, and how many instructions they are."""
 
-    uses: Uses
+    uses: BlockUses
     length: int
 
 
@@ -39,7 +39,7 @@ class _CountingBuilder(ProgramBuilder):
         self._count += count
 
 
-def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: Missing) -> PassUses:
+def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: UngatheredUnits) -> PassUses:
     """What a pass of a micro-batch uses.
 
     Args:
@@ -51,7 +51,7 @@ def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: M
     """
     job, alone = of.job, of.job.stages.count == 1
     backward = what is not Pass.FORWARD
-    builder, recorder = _CountingBuilder(of.stage, of.ranks), Recorder()
+    builder, recorder = _CountingBuilder(of.stage, of.ranks), BlockUseRecorder()
     units = of.gathering(part, builder, recorder, backward, needs, backward and alone) if part.units else None
     rows = np.array(part.rows[what], np.int64)
     runs = ~np.array(of.skipped, bool)[rows]
@@ -99,8 +99,8 @@ def reduction_uses(of: StageFacts, part: PartFacts) -> PassUses:
     """What reducing the gradients of a part uses: those of units, where all micro-batches are done."""
     if not part.units or of.job.stages.count == 1:
         return PassUses(NONE_USED, 0)
-    builder, recorder = _CountingBuilder(of.stage, of.ranks), Recorder()
-    units = of.gathering(part, builder, recorder, True, Missing(), False, 0)
+    builder, recorder = _CountingBuilder(of.stage, of.ranks), BlockUseRecorder()
+    units = of.gathering(part, builder, recorder, True, UngatheredUnits(), False, 0)
     for number, unit in enumerate(part.units):
         if unit.scatter_bytes:
             units.reduce(number, max(unit.backward[1], -1))
@@ -110,7 +110,7 @@ def reduction_uses(of: StageFacts, part: PartFacts) -> PassUses:
 
 def update_uses(of: StageFacts) -> PassUses:
     """What the end of an iteration uses."""
-    job, recorder = of.job, Recorder()
+    job, recorder = of.job, BlockUseRecorder()
     rows = [row for row in of.optimizer if not job.skipped[row]]
     at = np.full(len(job.phase), -1, np.int64)
     at[rows] = np.arange(len(rows))

@@ -1,4 +1,4 @@
-"""What the fullest stage of an evaluated job reserves.
+"""Peak memory: bytes that the fullest stage of an evaluated job reserves.
 
 Of stages of one kind the one with most passes under way is the fullest.  All its passes are played: although each of a
 kind allocates the same, what the allocator has reused and split shifts its blocks for many micro-batches (gpt2 in four
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from triosim.memory.footprint import reserved_bytes
-from triosim.memory.lifetimes import Home
+from triosim.memory.lifetimes import MemoryLocation
 from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
-from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.search.pass_memory import PassUses, pass_uses, reduction_uses, update_uses
-from triosim.search.stage_order import ActionKind, StageOrder, order_of
+from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 
 
 def fullest_stage_bytes(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
@@ -28,7 +28,7 @@ def fullest_stage_bytes(job: JobFacts, schedule: Schedule, of: Sequence[int]) ->
         of: kind of each stage.
     """
     mesh, reserved = job.mesh, 0
-    orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
+    orders = [stage_order(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind in sorted(set(of)):
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
         reserved = max(reserved, stage_reserved_bytes(StageFacts(job, stage), orders[stage]))
@@ -39,13 +39,13 @@ def stage_reserved_bytes(facts: StageFacts, order: StageOrder) -> int:
     """Bytes that the allocator of a stage reserves, whose actions are in that order."""
     scheduled, length = _scheduled(facts, order)
     held = liveness(facts.blocks.build(), scheduled, facts.mesh.micro_batches, length)
-    return reserved_bytes(held.at(Home.DEVICE))
+    return reserved_bytes(held.at(MemoryLocation.DEVICE))
 
 
-def parameters_to_gather(action: ActionKind, of: StageFacts) -> Missing:
+def parameters_to_gather(action: ActionKind, of: StageFacts) -> UngatheredUnits:
     """What has to be gathered for an action."""
     if not of.parts[action.chunk].units:
-        return Missing()
+        return UngatheredUnits()
     action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
     return missing(action_kinds, 0 if action.first else 1, of.job.replication.regathers, of.job.stages.count > 1)
 

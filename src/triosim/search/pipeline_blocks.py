@@ -20,11 +20,11 @@ from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NotRepeating
 from triosim.partition.gradients import gradients
 from triosim.partition.step import Step
-from triosim.prediction.prepare import Arranged
-from triosim.schedule.pass_times import HeldBytes
-from triosim.schedule.stages import Cutting, crossing_items, cutting, floating_storages, where_to_cut
+from triosim.prediction.prepare import StagedJob
+from triosim.schedule.pass_times import RetainedBytes
+from triosim.schedule.stages import CutCandidates, crossing_items, cutting, floating_storages, where_to_cut
 from triosim.search.recurrence import PassRecurrence, RepeatedBlock
-from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
+from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
 from triosim.trace.tables import NONE, Category, Phase
 
 EDGE = 2
@@ -33,7 +33,7 @@ EDGE = 2
 
 @dataclass(frozen=True)
 class ChunkRange:
-    """A part of a pipeline as a stretch of the short step.
+    """A part of a pipeline as a range of the short step.
 
     Attributes:
         begin, end: of its forward operators, places among those of the short step.
@@ -47,7 +47,7 @@ class ChunkRange:
 
 @dataclass(frozen=True)
 class PartBound:
-    """What a part takes at least, and holds.
+    """Least seconds and bytes of a part.
 
     Attributes:
         forward_s, backward_s: seconds of its passes.
@@ -168,15 +168,15 @@ class PipelineBlocks:
         NotRepeating: blocks are not alike.
     """
 
-    def __init__(self, made: Arranged, recurrence: PassRecurrence, of: Repeated | None) -> None:
+    def __init__(self, made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | None) -> None:
         step, trace = made.step, made.step.trace
         operators = trace.operators
         self.made, self.trace, self.recurrence = made, trace, recurrence
         unit = np.zeros(len(trace), np.int64)
         storage_unit: NDArray[np.int64] | None = None
         if of is not None:
-            homes = Units.of(step.homes, of.unit)
-            units = homes if step.homes is trace else Units.of(trace, of.unit, homes, step.origin)
+            homes = RepeatedUnits.of(step.homes, of.unit)
+            units = homes if step.homes is trace else RepeatedUnits.of(trace, of.unit, homes, step.origin)
             unit, storage_unit = units.operators, units.storages
         phase = operators.phase
         self.forward = np.flatnonzero(phase == Phase.FORWARD)
@@ -201,7 +201,7 @@ class PipelineBlocks:
         self._floating = floating_storages(trace)
         self._last_backward = self._differentiated()
         self._parts: dict[Hashable, PartBound] = {}
-        self._cuttings: dict[bytes, Cutting] = {}
+        self._cuttings: dict[bytes, CutCandidates] = {}
 
     # --- the cuts -----------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class PipelineBlocks:
             apart = (1 + few.block.max(initial=0)) * self.layout.copy
             block = np.where(few.block[source] >= 0, few.block[source] + apart, NONE)
             self._cuttings.clear()
-            self._cuttings[key] = Cutting(
+            self._cuttings[key] = CutCandidates(
                 few.work[:, source], few.crossing[source], few.tensors[source], few.cuttable[source], block
             )
         return where_to_cut(self._cuttings[key], count, how, seconds_per_byte, self.trace.meta.workload)
@@ -369,7 +369,7 @@ class PipelineBlocks:
         return found
 
 
-class _PartBytes(HeldBytes):
+class _PartBytes(RetainedBytes):
     """Bytes of a shape's storages by part."""
 
     def __init__(self, step: Step) -> None:

@@ -8,7 +8,7 @@ from typing import NoReturn
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import needed
 from triosim.prediction.metrics import S
-from triosim.prediction.prepare import Arranged, Prepared
+from triosim.prediction.prepare import CompiledJob, StagedJob
 from triosim.prediction.result import Breakdown
 from triosim.prediction.summary import Summary
 from triosim.schedule.program import COLLECTIVES
@@ -55,9 +55,9 @@ def _dominant_communication(job: OutlinedPlan) -> str:
 
 
 def _figures(
-    made: Arranged, end: int, reserved: int, parts: Breakdown, communication: Callable[[], str], way: str
+    made: StagedJob, end: int, reserved: int, parts: Breakdown, communication: Callable[[], str], way: str
 ) -> Figures:
-    prepared = Prepared(**vars(made), programs=[], footprints=[], interferes=[])
+    prepared = CompiledJob(**vars(made), programs=[], footprints=[], interferes=[])
     summary = Summary(prepared, None, (), _nobody_asks, _nobody_asks)  # type: ignore[arg-type]
     seconds = end * S
     memory = needed(0, reserved, made.system.models[made.models[0]])

@@ -1,4 +1,4 @@
-"""What operators take at least with the collectives that they wait for and that slow them down.
+"""Lower bound of operators and the collectives that they wait for and that slow them down, as a recurrence.
 
 Operators run one after another, collectives on a stream of their own.  Where a collective is issued as soon as its
 operator has run, and no operator waits for anything else, let ``q(p)`` be how far collectives are when ``p`` seconds of
@@ -27,7 +27,7 @@ from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.partition.gradients import gradients
 from triosim.partition.transfers import ALL_GATHER
-from triosim.prediction.prepare import Arranged
+from triosim.prediction.prepare import StagedJob
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.costs import ScheduleCosts
 
@@ -37,7 +37,7 @@ STEADY = 0.98
 
 @dataclass
 class RecurrenceState:
-    """Where a recurrence is.
+    """State of a recurrence.
 
     Attributes:
         clock: end of the compute stream, seconds.
@@ -100,7 +100,7 @@ class PassRecurrence:
         alone_s: what a collective takes where nothing else moves, by number of the transfer.
     """
 
-    def __init__(self, made: Arranged, alone_s: list[float]) -> None:
+    def __init__(self, made: StagedJob, alone_s: list[float]) -> None:
         trace = made.step.trace
         job = facts(made)
         self.alone_s, self._once = alone_s, job.once
@@ -203,7 +203,7 @@ def _ran(clock: float, works: float, busy: float, slowdown: float) -> float:
     return clock + works * slowdown if works * slowdown <= beside else busy + works - beside / slowdown
 
 
-def facts(made: Arranged) -> JobFacts:
+def facts(made: StagedJob) -> JobFacts:
     """What is known of a job before its programs are written."""
     return JobFacts(
         made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,

@@ -1,4 +1,4 @@
-"""Stages that do the same: what a pass through each kind of stage is, written once.
+"""Classes of stages that do the same: the passes of each class are written once.
 
 Two stages are of one kind if their operators, seen from their first, take the same times, exchange the same bytes, send
 and receive at the same places and reduce the same gradients: most stages of a pipeline are.  What one of them runs is
@@ -31,7 +31,7 @@ MICRO_BATCHES = 2
 
 @dataclass(frozen=True)
 class WrittenFragment:
-    """Instructions of a kind of stage.
+    """Instructions of one pass, or of what ends an iteration, written for a class of stages.
 
     Attributes:
         fragment: ``before`` counts from its first row, and what :func:`~triosim.schedule.program.of_iteration` makes of
@@ -50,7 +50,7 @@ class WrittenFragment:
 
 @dataclass(frozen=True)
 class StageClass:
-    """What a kind of stage runs.
+    """Programs of stages that do the same.
 
     Attributes:
         writer: wrote it, for the first stage of the kind.
@@ -110,7 +110,7 @@ class _TwoMicroBatches(Schedule):
 
 
 class StageClasses:
-    """The kinds of stages of a job.
+    """The classes of the stages of a job.
 
     Args:
         job: what is run; its schedule and numbers of micro-batches do not matter here.

@@ -1,4 +1,4 @@
-"""What a stage runs in which order, and how many micro-batches are under way at once."""
+"""The order of the actions of a stage, and the number of micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ActionKind(NamedTuple):
 
 
 class StageOrder:
-    """The actions of a stage.
+    """The actions of a stage, in order.
 
     Attributes:
         actions: in order.
@@ -122,7 +122,7 @@ def _last(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
     return found
 
 
-def order_of(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> StageOrder:
+def stage_order(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> StageOrder:
     """What a stage runs.
 
     Raises:

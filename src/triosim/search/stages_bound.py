@@ -1,4 +1,4 @@
-"""What the stages of a plan take at least, once they are known: their passes one by one, and what each holds.
+"""Lower bound of the stages of a plan, once they are known: their passes one by one, and what each holds.
 
 The parts between the cuts of a pipeline are told by :mod:`triosim.search.pipeline_blocks`.  The pass of a part takes at
 least the recurrence of :mod:`triosim.search.recurrence` over its own operators, beginning with nothing under way.
@@ -26,12 +26,12 @@ from triosim.core.dataclass import dataclass
 from triosim.schedule.actions import Pass, Schedule
 from triosim.search.exchange_bound import ExchangeBound
 from triosim.search.pipeline_blocks import PartBound
-from triosim.search.stage_order import StageOrder, order_of
+from triosim.search.stage_order import StageOrder, stage_order
 
 
 @dataclass(frozen=True)
 class StagesBound:
-    """The stages of a plan; a part is a chunk of a stage, and parts follow one another through the stages.
+    """Least seconds and bytes of the stages of a plan; a part is a chunk of a stage, and parts follow one another.
 
     Attributes:
         forward_s, backward_s: passes of each part, seconds, shape ``(chunks, stages)``.
@@ -101,7 +101,7 @@ class StagesBound:
         held = []
         for stage in {0, stages - 1}:
             grads = self.gradients[:, stage] / apart if fixed else 0 * self.gradients[:, stage]
-            order = order_of(schedule, stage, stages, micro_batches)
+            order = stage_order(schedule, stage, stages, micro_batches)
             most = self._most_held(order, stage, grads.tolist())
             states = self.weights[stage] / (dp if zero > 2 else 1) + self.states[stage] / (dp if zero else 1)
             held.append(most + (states if fixed else 0.0))

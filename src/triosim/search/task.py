@@ -12,7 +12,7 @@ from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluate_plan
-from triosim.search.grid import asked_of
+from triosim.search.grid import with_fields
 from triosim.search.outcome import Figures, PlanOutcome, figures
 from triosim.search.outline import outline_plan
 from triosim.search.plan_figures import evaluated_figures, outlined_figures
@@ -59,7 +59,7 @@ class PlanTask:
         try:
             if isinstance(plan, Plan):
                 return plan, self.fidelity
-            return asked_of(self.base, self.fidelity, plan)
+            return with_fields(self.base, self.fidelity, plan)
         except InputError as error:
             return str(error)
 

@@ -1,4 +1,4 @@
-"""What moves between the ranks of a job takes alone, and what of the links it shares with what else moves.
+"""Times of the transfers between the ranks of a job without contention, and the links that they share.
 
 Whatever one stage moves along the data axis is one class of transfers, and what it sends to another stage is one, or
 several beside each other if its ranks do not share the same with others (two replicas in a server: a ring leaves
@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.means import CollectiveMeans
-from triosim.core.caching import Same, kept
-from triosim.core.latest import Latest
+from triosim.collectives.communication import CollectiveCommunication
+from triosim.core.caching import IdentityKey, kept
+from triosim.core.result_cache import ResultCache
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.contended import TransferClasses
 from triosim.hardware.system import System
@@ -50,12 +50,12 @@ StageLoad = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], int
 """As of :meth:`MeshTransferTimes.load`."""
 
 
-_ALONE = Latest[dict[tuple[int, int], int]](512, np.inf, len)
+_ALONE = ResultCache[dict[tuple[int, int], int]](512, np.inf, len)
 """Ticks of collectives by kind and bytes, for the devices of a group on a system."""
 
 
 class MeshTransferTimes:
-    """What moves on a mesh of ranks and takes alone, worked out once for all jobs on it.
+    """Times of transfers on a mesh of ranks without contention, worked out once for all jobs on it.
 
     Args:
         mesh, device: ranks, and the device of each.
@@ -64,10 +64,10 @@ class MeshTransferTimes:
 
     def __init__(
         self, mesh: Mesh, device: NDArray[np.int64], system: System, router: Router, how: How,
-        make: Callable[[System, Router, How], CollectiveMeans],
+        make: Callable[[System, Router, How], CollectiveCommunication],
     ) -> None:  # fmt: skip
         self.mesh, self.device, self.system, self.router, self.how, self.make = mesh, device, system, router, how, make
-        self.means: CollectiveMeans = make(system, router, how)
+        self.means: CollectiveCommunication = make(system, router, how)
         self._called: dict[Call, int] = {}
         self._sent: dict[tuple[int, int, int], int] = {}
         self._delays: dict[Call, int] = {}
@@ -101,7 +101,7 @@ class MeshTransferTimes:
 
     def _of_group(self, group: bytes, calls: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """Ticks of collectives of one group on these devices (int64), some of them those asked for."""
-        known = _ALONE.get((Same(self.system), group, self.how, self.make), dict)
+        known = _ALONE.get((IdentityKey(self.system), group, self.how, self.make), dict)
         new = tuple((what, size, 0) for what, size in calls if (what, size) not in known)
         if new:
             order = tuple(np.frombuffer(group, np.int64).tolist())
@@ -149,7 +149,7 @@ class MeshTransferTimes:
 
     def link_use(self, call: Call) -> NDArray[np.float64]:
         """Parts of the links that a collective of each stage fills, shape ``(stages, links)``."""
-        return _link_use(Same(self), call)
+        return _link_use(IdentityKey(self), call)
 
     def _of_stage(self, stage: int) -> NDArray[np.int64]:
         return np.flatnonzero(self._stage == stage)
@@ -170,7 +170,7 @@ class MeshTransferTimes:
         return self._groups[axis]
 
 
-_MESHES = Latest[MeshTransferTimes](KEPT_MESHES, np.inf, lambda transfer_times: 1)
+_MESHES = ResultCache[MeshTransferTimes](KEPT_MESHES, np.inf, lambda transfer_times: 1)
 
 
 class JobTransferTimes:
@@ -194,12 +194,12 @@ class JobTransferTimes:
         placement: Placement,
         router: Router,
         how: How,
-        make: Callable[[System, Router, How], CollectiveMeans],
+        make: Callable[[System, Router, How], CollectiveCommunication],
     ) -> None:
         self.job, self.mesh, self.router = job, job.mesh, router
         plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
         device = placement.devices.astype(np.int64)
-        key = (plain.axes, plain.derived, device.tobytes(), Same(system), Same(router), how, make)
+        key = (plain.axes, plain.derived, device.tobytes(), IdentityKey(system), IdentityKey(router), how, make)
         self.of = _MESHES.get(key, lambda: MeshTransferTimes(plain, device, system, router, how, make))
         self.labels: dict[Call, int] = {}
         self._sizes: dict[tuple[int, int], int] = {}
@@ -287,7 +287,7 @@ class JobTransferTimes:
     def transfer_classes(self) -> tuple[TransferClasses, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
         sizes, moving = dict(sorted(self._sizes.items())), self._moving
-        key = (Same(self.of), moving, tuple(sizes.items()))
+        key = (IdentityKey(self.of), moving, tuple(sizes.items()))
         return _SHARED.get(key, lambda: self._uses(sizes, moving))
 
     def _uses(self, sizes: dict[tuple[int, int], int], moving: Call | None) -> _Used:
@@ -335,7 +335,7 @@ class JobTransferTimes:
 
 
 _Used = tuple[TransferClasses, dict[tuple[int, int], int], int]
-_SHARED = Latest[_Used](512, np.inf, lambda used: len(used[0].uses))
+_SHARED = ResultCache[_Used](512, np.inf, lambda used: len(used[0].uses))
 
 
 def _alike(columns: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -372,7 +372,7 @@ def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @kept(128, room=FILLED, size=lambda filled: filled.size)
-def _link_use(transfer_times: Same, call: Call) -> NDArray[np.float64]:
+def _link_use(transfer_times: IdentityKey, call: Call) -> NDArray[np.float64]:
     """See :meth:`MeshTransferTimes.link_use`."""
     of: MeshTransferTimes = transfer_times.what  # type: ignore[assignment]
     mesh, device, router, (what, size, axis) = of.mesh, of.device, of.router, call

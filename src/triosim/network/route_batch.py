@@ -1,4 +1,4 @@
-"""Many routes at once, and how they were chosen."""
+"""Batches of routes, and how they were chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triosim.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Walks:
+class RouteBatch:
     """Routes as columns, ``n`` rows.
 
     Attributes:
@@ -29,15 +29,15 @@ class Walks:
     others: NDArray[np.int64]
 
     @staticmethod
-    def single(source: NDArray[np.int64], target: NDArray[np.int64], edge: NDArray[np.int64]) -> Walks:
+    def single(source: NDArray[np.int64], target: NDArray[np.int64], edge: NDArray[np.int64]) -> RouteBatch:
         """Walks of one edge each, to which there is no other way."""
         edges = Ragged.even(edge.astype(np.int32)[:, None])
-        return Walks(source, target, edges, Ragged.empty(len(source)), np.zeros(0, np.int64))
+        return RouteBatch(source, target, edges, Ragged.empty(len(source)), np.zeros(0, np.int64))
 
     @staticmethod
-    def joined(parts: Sequence[Walks]) -> Walks:
+    def joined(parts: Sequence[RouteBatch]) -> RouteBatch:
         """The rows of several tables, one table after another."""
-        return Walks(
+        return RouteBatch(
             np.concatenate([p.source for p in parts]),
             np.concatenate([p.target for p in parts]),
             Ragged.stacked([p.edges for p in parts]),
@@ -45,7 +45,7 @@ class Walks:
             np.concatenate([p.others for p in parts]),
         )
 
-    def take(self, rows: NDArray[np.int64]) -> Walks:
+    def take(self, rows: NDArray[np.int64]) -> RouteBatch:
         """The rows with these numbers, in this order."""
         others = Ragged(self.others, self.forks.offsets).take(rows).values
-        return Walks(self.source[rows], self.target[rows], self.edges.take(rows), self.forks.take(rows), others)
+        return RouteBatch(self.source[rows], self.target[rows], self.edges.take(rows), self.forks.take(rows), others)

@@ -20,7 +20,7 @@ from triosim.partition.batches import SAMPLES, grows_alike, of_batch
 from triosim.partition.main_gradients import with_main_gradients
 from triosim.partition.mesh import Mesh
 from triosim.partition.partition import partition
-from triosim.partition.repeated import LongStep, long_step
+from triosim.partition.repeated import RepeatedStep, long_step
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, completed, suited
 from triosim.partition.rule import Rule
@@ -29,14 +29,14 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.stacks import ASSUMED, Stack
-from triosim.trace.repeated import ROOM, Repeated, repeated
+from triosim.trace.repeated import ROOM, RepeatedTrace, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.rescale import rescale
 
 
 @dataclass(frozen=True)
-class ShortShare:
+class ShortStepSource:
     """What a divided step was repeated from.
 
     Attributes:
@@ -46,12 +46,12 @@ class ShortShare:
 
     workload: Trace
     step: Step
-    of_long: LongStep
+    of_long: RepeatedStep
 
 
 @dataclass(frozen=True)
-class Divided:
-    """A workload that was divided.
+class PartitionedWorkload:
+    """A workload and the share of one rank.
 
     Attributes:
         workload: as the plan runs it, with the shapes that it was recorded with.
@@ -63,12 +63,12 @@ class Divided:
     workload: Trace
     whole: Trace
     step: Step
-    short: ShortShare | None = None
+    short: ShortStepSource | None = None
 
 
 def divided(
     workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
-) -> Divided:
+) -> PartitionedWorkload:
     """Divide a workload.
 
     Args:
@@ -84,7 +84,7 @@ def divided(
     """
     dealt = mesh.stages if placed.states and needs_whole_tensors(workload) else 0
     made = _share(workload, rules, mesh, plan, placed, stack) if not dealt else None
-    made = made or Divided(*_road(workload, rules, mesh, plan, placed, stack))
+    made = made or PartitionedWorkload(*_road(workload, rules, mesh, plan, placed, stack))
     short = made.short and replace(made.short, step=sharded(made.short.step, mesh, placed))
     # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
     return replace(made, step=sharded(made.step, mesh, placed, dealt), short=short)
@@ -92,7 +92,7 @@ def divided(
 
 def _share(
     workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
-) -> Divided:
+) -> PartitionedWorkload:
     """A workload that is divided among the ranks of a replica, before replicas divide anything.
 
     Args:
@@ -107,7 +107,7 @@ def _share(
             return _of_short(of, workload, rules, mesh, plan, placed, stack)
         except (NotRepeating, InputError):  # what is wrong is told of the long step
             pass
-    return Divided(*_road(workload, rules, mesh, plan, placed, stack))
+    return PartitionedWorkload(*_road(workload, rules, mesh, plan, placed, stack))
 
 
 def _ours(rules: Sequence[Rule]) -> bool:
@@ -117,7 +117,7 @@ def _ours(rules: Sequence[Rule]) -> bool:
 
 def _road(
     workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None,
-    of: Repeated | None = None,
+    of: RepeatedTrace | None = None,
 ) -> tuple[Trace, Trace, Step]:  # fmt: skip
     """The workload as the plan runs it, one micro-batch, one rank's share before replicas divide anything of it."""
     workload = _as_run(workload, rules, mesh, placed, stack)
@@ -126,7 +126,7 @@ def _road(
 
 
 def _partitioned(
-    workload: Trace, whole: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, of: Repeated | None
+    workload: Trace, whole: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, of: RepeatedTrace | None
 ) -> Step:
     """The share of one rank, found once for all micro-batches of several samples."""
     placing = {rule.axis for rule in rules if rule.places}
@@ -158,9 +158,9 @@ def undivided(workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan,
 
 
 def _of_short(
-    of: Repeated, workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication,
+    of: RepeatedTrace, workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication,
     stack: Stack | None,
-) -> Divided:  # fmt: skip
+) -> PartitionedWorkload:  # fmt: skip
     """The same by way of the short step.
 
     Raises:
@@ -171,11 +171,11 @@ def _of_short(
     run = workload if short is of.short else _long(of, short)
     batch = run if whole is short else _at_batch(run, mesh, plan)
     found = _long_step(of, step, whole, batch)
-    return Divided(run, batch, found.step, ShortShare(short, step, found))
+    return PartitionedWorkload(run, batch, found.step, ShortStepSource(short, step, found))
 
 
 @dataclass(frozen=True)
-class ShortRoad:
+class FewBlocksWorkload:
     """A workload of equal blocks that is divided among the ranks of a replica, with few of its blocks.
 
     Attributes:
@@ -185,17 +185,17 @@ class ShortRoad:
         step: one rank's share of it.
     """
 
-    of: Repeated
+    of: RepeatedTrace
     short: Trace
     whole: Trace
     step: Step
 
     @staticmethod
     def along(
-        of: Repeated, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
-    ) -> ShortRoad:
+        of: RepeatedTrace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
+    ) -> FewBlocksWorkload:
         """The short step divided; arguments as of :func:`divided`."""
-        return ShortRoad(of, *_road(of.short, rules, mesh, plan, placed, stack, of))
+        return FewBlocksWorkload(of, *_road(of.short, rules, mesh, plan, placed, stack, of))
 
     def step_of(self, copies: int, mesh: JobMesh, plan: Plan) -> Step:
         """One rank's share of a step with so many blocks more than the short one.
@@ -210,17 +210,17 @@ class ShortRoad:
 
 
 @kept(256, room=4 * ROOM, size=lambda step: len(step.trace))
-def _of_several(whole: Trace, mesh: Mesh, rules: tuple[Rule, ...], of: Repeated | None) -> Step:
+def _of_several(whole: Trace, mesh: Mesh, rules: tuple[Rule, ...], of: RepeatedTrace | None) -> Step:
     return partition(whole, mesh, rules, of)
 
 
 @kept(8)
-def _long(of: Repeated, made: Trace) -> Trace:
+def _long(of: RepeatedTrace, made: Trace) -> Trace:
     return of.long(made)
 
 
 @kept(8)
-def _long_step(of: Repeated, step: Step, short: Trace, long: Trace) -> LongStep:
+def _long_step(of: RepeatedTrace, step: Step, short: Trace, long: Trace) -> RepeatedStep:
     return long_step(of, step, short, long)
 
 

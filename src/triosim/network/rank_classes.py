@@ -1,4 +1,4 @@
-"""Cells: ranks, transfers and links that nothing in a job tells apart, found by colour refinement.
+"""Classes of ranks, transfers and links (*cells*) that nothing in a job tells apart, found by colour refinement.
 
 What happens to a rank depends on what came before and on what shares links with it, on nothing else.  So two ranks are
 told apart if they run different programs, if one meets in a collective those whom none of the other's kind meets, if

@@ -1,4 +1,4 @@
-"""In what parameters and gradients that replicas divide travel, where that is not what they are.
+"""Wire formats of parameters and gradients that replicas exchange, where they are not those in which they are kept.
 
 Source: Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Giant Model Training" (arXiv:2306.10209):
 quantized weights (section 3.1), a second copy of the parameters within a server for the backward (3.2), and gradients
@@ -11,7 +11,7 @@ from triosim.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Travel:
+class WireFormat:
     """What is sent instead of parameters and gradients as they are.
 
     Attributes:

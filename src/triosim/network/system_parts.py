@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.hardware.system import System
-from triosim.network.walks import Walks
+from triosim.network.route_batch import RouteBatch
 
 CORE = -1
 """The part of a node that belongs to none."""
@@ -28,8 +28,8 @@ _FACTOR = np.int64(0x5851F42D4C957F2D)
 
 
 @dataclass(frozen=True)
-class SystemParts:
-    """A System taken apart.  No edge joins two parts.
+class SystemDecomposition:
+    """Decomposition of a System into parts; no edge joins two of them.
 
     Attributes:
         part: of each node, or :data:`CORE`, int64.
@@ -73,7 +73,7 @@ class SystemParts:
         _, first, sort = np.unique(key, return_index=True, return_inverse=True)
         return first, sort
 
-    def hold(self, walks: Walks) -> NDArray[np.bool_]:
+    def hold(self, walks: RouteBatch) -> NDArray[np.bool_]:
         """Whether each walk would be chosen between all pairs that are alike.
 
         Choices are by the lowest node, so they are the same if the nodes compared stand in the same order in each such
@@ -92,8 +92,8 @@ class SystemParts:
         return holds
 
     def carried(
-        self, walks: Walks, sort: NDArray[np.int64], source: NDArray[np.int64], target: NDArray[np.int64]
-    ) -> Walks:
+        self, walks: RouteBatch, sort: NDArray[np.int64], source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> RouteBatch:
         """Walks between other pairs of nodes that are alike.
 
         Args:
@@ -108,7 +108,7 @@ class SystemParts:
             _moved(Ragged(nodes, walks.forks.offsets), self.part, self.place, self.nodes, ends, sort, into)
             for nodes in (walks.forks.values, walks.others)
         )
-        return Walks(source, target, edges, forks, others.values)
+        return RouteBatch(source, target, edges, forks, others.values)
 
 
 def _among(part: NDArray[np.int64], ends: tuple[NDArray, NDArray], row: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -165,7 +165,7 @@ def _moved(
     return Ragged(moved, offsets)
 
 
-def levels(system: System, cost: NDArray[np.integer]) -> list[SystemParts]:
+def levels(system: System, cost: NDArray[np.integer]) -> list[SystemDecomposition]:
     """A System taken apart, finest first: servers (devices where there is one server), then groups of them.
 
     Args:
@@ -180,7 +180,7 @@ def levels(system: System, cost: NDArray[np.integer]) -> list[SystemParts]:
     return found
 
 
-def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -> SystemParts:
+def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -> SystemDecomposition:
     count = int(part.max(initial=CORE)) + 1
     edge_part = np.maximum(part[system.edge_source], part[system.edge_target])
     nodes, place = _rows(part, count)
@@ -196,7 +196,7 @@ def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -
     code[~core] += first[kind[part[~core]]]
     inside, outside = np.flatnonzero(~core), np.flatnonzero(core)
     core_last = not len(inside) or not len(outside) or bool(inside[-1] < outside[0])
-    return SystemParts(part, code, nodes, place, edge_part, edges, edge_place, core_last)
+    return SystemDecomposition(part, code, nodes, place, edge_part, edges, edge_place, core_last)
 
 
 def _grown(system: System) -> NDArray[np.int64]:
@@ -219,7 +219,7 @@ def _grown(system: System) -> NDArray[np.int64]:
     return np.maximum(part, CORE)
 
 
-def _grouped(system: System, parts: SystemParts) -> NDArray[np.int64] | None:
+def _grouped(system: System, parts: SystemDecomposition) -> NDArray[np.int64] | None:
     """Part of each node where only what is next to no part is core; None where all is core then, or one part."""
     part = parts.part
     near = np.zeros(system.nodes, np.bool_)

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.hardware.system import System, Tier
-from triosim.network.walks import Walks
+from triosim.network.route_batch import RouteBatch
 
 # The cost of an edge without its hop, so that the cost of two can be added and compared at once.
 _SCALE_OUT, _HOST = 1, 4
 
 
-class NextDoor:
-    """The links of a System as routes.
+class DirectLinks:
+    """Routes of one link each.
 
     Args:
         system: the machine.
@@ -27,7 +27,7 @@ class NextDoor:
         )
         self._cost = tiers[system.edge_tier]
 
-    def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], Walks]:
+    def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], RouteBatch]:
         """The link from each source to the target beside it where no other route is as good.
 
         Every other route has an edge that leaves the source and another that enters the target; where the cheapest of
@@ -40,7 +40,7 @@ class NextDoor:
         system, cost = self._system, self._cost
         edges = system.leaving.take(np.unique(source)).values
         if not len(edges):
-            return np.zeros(0, np.int64), Walks.single(source[:0], target[:0], edges)
+            return np.zeros(0, np.int64), RouteBatch.single(source[:0], target[:0], edges)
         key = system.edge_source[edges] * np.int64(system.nodes) + system.edge_target[edges]
         order = np.lexsort((edges, cost[edges], key))
         key, edges = key[order], edges[order]
@@ -48,7 +48,7 @@ class NextDoor:
         at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
         bound = _least(system.leaving, cost, source) + _least(system.entering, cost, target)
         rows = np.flatnonzero((key[at] == wanted) & (cost[edges[at]] <= bound))
-        return rows, Walks.single(source[rows], target[rows], edges[at[rows]])
+        return rows, RouteBatch.single(source[rows], target[rows], edges[at[rows]])
 
 
 def _least(edges: Ragged, cost: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,12 +1,12 @@
 """Frozen dataclasses whose fields are checked against their annotations: what a user asks for, in values that hash.
 
     @dataclass(frozen=True, init=False)
-    class Plan(Checked):
+    class Plan(ValidatedFields):
         tp: Count = 1
         schedule: str = "1f1b"
 
 Annotations that are understood: ``bool``, ``int``, ``float``, ``str``, ``Literal``, ``None``, unions, ``tuple[X, ...]``
-(lists become tuples), ``Mapping[str, X]`` (becomes a :class:`FrozenDict`), and ``Annotated`` with :class:`Within`.
+(lists become tuples), ``Mapping[str, X]`` (becomes a :class:`FrozenDict`), and ``Annotated`` with :class:`ValueRange`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 
-C = TypeVar("C", bound="Checked")
+C = TypeVar("C", bound="ValidatedFields")
 
 
 class FrozenDict(dict[str, Any]):
@@ -38,16 +38,16 @@ class FrozenDict(dict[str, Any]):
 
 
 @dataclass(frozen=True)
-class Within:
-    """Bounds of a number, which may be reached."""
+class ValueRange:
+    """Lowest and highest value that a number may have, both allowed."""
 
     least: float
     most: float = float("inf")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How the command line asks for a field.
+class CliOption:
+    """Command-line option of a field: its name, help and examples.
 
     Attributes:
         group: under which help lists it.
@@ -75,19 +75,19 @@ class Asked:
 
 
 def asked(default: Any, group: str, metavar: str | None, help: str, **more: Any) -> Any:
-    """A field for which the command line has an option; see :class:`Asked`.
+    """A field for which the command line has an option; see :class:`CliOption`.
 
     Args:
         default: where it is not given.
-        group, metavar, help, more: fields of :class:`Asked`.
+        group, metavar, help, more: fields of :class:`CliOption`.
     """
-    said = {"asked": Asked(group, metavar, help, **more)}
+    said = {"asked": CliOption(group, metavar, help, **more)}
     if isinstance(default, FrozenDict):
         return field(default_factory=FrozenDict, metadata=said)
     return field(default=default, metadata=said)
 
 
-class Checked:
+class ValidatedFields:
     """Base of a frozen dataclass (made with ``init=False``) whose fields are given by name and checked.
 
     Attributes:
@@ -135,7 +135,7 @@ class Checked:
         return _fields(cls)[name][0]
 
     @classmethod
-    def asked(cls) -> dict[str, Asked]:
+    def asked(cls) -> dict[str, CliOption]:
         """The fields for which the command line has options, in order."""
         return {f.name: f.metadata["asked"] for f in fields(cls) if "asked" in f.metadata}  # type: ignore[arg-type]
 
@@ -197,7 +197,7 @@ def _checked(value: Any, hint: Any, name: str, error: type[InputError]) -> Any:
             raise error(f"{_said(name)} must be names with values, got {quoted(value)}")
         return FrozenDict({key: _checked(one, parts[1], name, error) for key, one in value.items()})
     if hint is int:
-        return _number(value, int, Within(float("-inf")), name, error)
+        return _number(value, int, ValueRange(float("-inf")), name, error)
     words = {bool: "true or false", str: "a text", float: "a number", type(None): "left out"}
     fits = type(value) is hint or (hint is float and type(value) in (int, float))
     if not fits:
@@ -224,7 +224,7 @@ def _either(value: Any, parts: tuple[Any, ...], name: str, error: type[InputErro
     raise complaint
 
 
-def _number(value: Any, kind: type, within: Within, name: str, error: type[InputError]) -> Any:
+def _number(value: Any, kind: type, within: ValueRange, name: str, error: type[InputError]) -> Any:
     number: float | None
     if kind is int:
         number = _whole(value)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import triosim
 from triosim.plan import Plan
-from triosim.prediction import dividing, prepare
-from triosim.prediction.prepare import Arranged, arrange
+from triosim.prediction import partitioning, prepare
+from triosim.prediction.prepare import StagedJob, arrange
 from triosim.trace.repeated import differing, repeated
 from triosim.trace.tables import Trace
 
@@ -33,24 +33,24 @@ LAYERS = {"gpt2": "n_layer"}
 
 def _both(
     monkeypatch: pytest.MonkeyPatch, workload: Trace, plan: Plan, repeats: bool = True
-) -> tuple[Arranged, Arranged]:
+) -> tuple[StagedJob, StagedJob]:
     """The job by way of the short step and without it."""
     seen = []
 
-    def spied(*arguments: Any) -> dividing.Divided:
-        seen.append(dividing.divided(*arguments))
+    def spied(*arguments: Any) -> partitioning.PartitionedWorkload:
+        seen.append(partitioning.divided(*arguments))
         return seen[-1]
 
     with monkeypatch.context() as patched:
         patched.setattr(prepare, "divided", spied)
         short = arrange(workload, SYSTEM, plan)
-        patched.setattr(dividing, "repeated", lambda trace: None)
+        patched.setattr(partitioning, "repeated", lambda trace: None)
         long = arrange(workload, SYSTEM, plan)
     assert [one.short is not None for one in seen] == [repeats, False]
     return short, long
 
 
-def _different(a: Arranged, b: Arranged) -> list[str]:
+def _different(a: StagedJob, b: StagedJob) -> list[str]:
     pairs = [(a.step, b.step), (a.whole, b.whole), (a.job.recorded, b.job.recorded), (a.stages, b.stages)]
     return [where for mine, theirs in (*pairs, (a.times, b.times)) if (where := differing(mine, theirs))]
 

@@ -1,4 +1,4 @@
-"""The last results of what takes long and is asked for again, under keys that say what they depend on."""
+"""Cache of the last results of slow functions, under keys that say what they depend on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ R = TypeVar("R")
 _DIGEST_BYTES = 20
 
 
-class Latest(Generic[R]):
-    """Keeps the last ``most`` results.
+class ResultCache(Generic[R]):
+    """Least recently used cache of the last ``most`` results.
 
     Unlike :func:`triosim.core.caching.kept` it lets an old result go *before* it makes a new one, so that two that
     need much memory are never there at once, and does not keep what measures more than ``room``.

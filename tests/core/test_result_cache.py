@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from triosim.core.caching import Same
-from triosim.core.latest import Latest, content
+from triosim.core.caching import IdentityKey
+from triosim.core.result_cache import ResultCache, content
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def test_the_oldest_goes_before_the_next_is_made() -> None:
         def __del__(self) -> None:
             there.remove(self.name)
 
-    latest = Latest[Large](1, 10, lambda made: 1)
+    latest = ResultCache[Large](1, 10, lambda made: 1)
     first = latest.get("a", lambda: Large("a"))
     assert latest.get("a", lambda: Large("again")) is first
     del first
@@ -47,7 +47,7 @@ def test_the_oldest_goes_before_the_next_is_made() -> None:
 
 def test_what_is_too_large_is_not_kept_and_neither_are_exceptions() -> None:
     calls: list[int] = []
-    latest = Latest[list[int]](1, 3, len)
+    latest = ResultCache[list[int]](1, 3, len)
 
     def make(size: int) -> list[int]:
         calls.append(size)
@@ -80,6 +80,6 @@ def test_content_is_equal_for_equal_columns_only() -> None:
 
 def test_the_same_object_is_equal_to_itself_only() -> None:
     one, equal = [1], [1]
-    assert Same(one) == Same(one)
-    assert hash(Same(one)) == hash(Same(one))
-    assert Same(one) != Same(equal)
+    assert IdentityKey(one) == IdentityKey(one)
+    assert hash(IdentityKey(one)) == hash(IdentityKey(one))
+    assert IdentityKey(one) != IdentityKey(equal)

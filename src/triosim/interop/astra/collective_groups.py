@@ -1,4 +1,4 @@
-"""Which nodes of different ranks are one collective, among whom, and how it is done."""
+"""Groups of collectives: which nodes of different ranks are one, among whom, and how it is done."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def least_energy_clock(
         InputError: there is no goal, a boost clock or what devices draw is not known, or as of
             :func:`triosim.serving.deployment.serve`.
     """
-    from triosim.search.clock_search import NOTHING_DRAWN, clocks_of, least_energy
+    from triosim.search.clock_search import NOTHING_DRAWN, clock_range, least_energy
 
     if not slo:
         raise InputError(
@@ -228,7 +228,7 @@ def least_energy_clock(
         )
     if any(pool.clock_hz is not None for pool in deployment.pools):
         raise InputError("--find clock and a clock of the pools both say it: give only one")
-    top, lowest = clocks_of([pool.system for pool in deployment.pools])
+    top, lowest = clock_range([pool.system for pool in deployment.pools])
 
     def served(clock: float | None) -> ServingResult:
         progress("the full clock" if clock is None else f"{clock / 1e6:.0f} MHz")

@@ -1,4 +1,4 @@
-"""What one operator makes of operands in given placements on an axis."""
+"""Sharding of the results of one operator, from operands in given placements on an axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OperatorSharding:
     """What an operator does with inputs in given placements, none of them Partial.  Not to be changed: it is shared.
 
     Attributes:
@@ -31,12 +31,12 @@ class Outcome:
     row_reductions: int = 0
 
 
-class Outcomes:
-    """What operators do on ``size`` ranks, worked out once for equal calls on inputs in equal placements."""
+class OperatorShardings:
+    """Placements of the results of operators on ``size`` ranks, worked out once for equal calls."""
 
     def __init__(self, facts: Facts, size: int) -> None:
         self.facts, self.size = facts, size
-        self._known: dict[tuple[object, ...], Outcome] = {}
+        self._known: dict[tuple[object, ...], OperatorSharding] = {}
 
     def __call__(
         self,
@@ -45,7 +45,7 @@ class Outcomes:
         losses_divided: bool = False,
         resting: frozenset[int] = frozenset(),
         of_layer: bool = False,
-    ) -> Outcome:
+    ) -> OperatorSharding:
         """What operator ``row`` does.
 
         Args:
@@ -58,7 +58,7 @@ class Outcomes:
         """
         facts = self.facts
         if not any(isinstance(one, Shard) for one in placed):
-            return Outcome([REPLICATE] * len(facts.outputs[row]))
+            return OperatorSharding([REPLICATE] * len(facts.outputs[row]))
         weights = tuple([value in facts.parameter_of for value in facts.inputs[row]])
         key = (id(facts.calls[row]), tuple(placed), weights, losses_divided, resting, of_layer)
         found = self._known.get(key)
@@ -68,26 +68,26 @@ class Outcomes:
 
     def _outcome(
         self, row: int, placed: Sequence[Placement], losses_divided: bool, resting: frozenset[int], of_layer: bool
-    ) -> Outcome:
+    ) -> OperatorSharding:
         facts, size = self.facts, self.size
         dims, shapes = facts.dims(row), [facts.shapes[v] for v in facts.inputs[row]]
         outputs = [facts.shapes[v] for v in facts.outputs[row]]
         shards = {i: p for i, p in enumerate(placed) if isinstance(p, Shard)}
         whole: list[Placement] = [REPLICATE] * len(outputs)
-        gather_all = Outcome(whole, gather=list(shards))
+        gather_all = OperatorSharding(whole, gather=list(shards))
         if not dims.known:
             return gather_all
         if dims.reshape:
             moved = [reshape(shards[0], shapes[0], shape, size) if 0 in shards else None for shape in outputs]
             places: list[Placement] = [place for place in moved if place is not None]
-            return Outcome(places) if len(places) == len(moved) else gather_all
+            return OperatorSharding(places) if len(places) == len(moved) else gather_all
         label_of = {i: dims.inputs[i][p.dim] for i, p in shards.items()}
         rested = {label_of[i] for i in resting if i in label_of}
         keep = self._kept(row, dims, label_of, rested)
         if of_layer and keep in rested:
             return gather_all
         if any(label != keep for label in label_of.values()):
-            return Outcome(whole, gather=[i for i, label in label_of.items() if label != keep])
+            return OperatorSharding(whole, gather=[i for i, label in label_of.items() if label != keep])
         if keep == NO_LABEL:
             return gather_all
         reductions = 0
@@ -117,7 +117,7 @@ class Outcomes:
                 result.append(PARTIAL)
             else:
                 result.append(REPLICATE)
-        return Outcome(result, take=take, row_reductions=reductions)
+        return OperatorSharding(result, take=take, row_reductions=reductions)
 
     def _kept(self, row: int, dims: Dims, label_of: dict[int, int], rested: set[int]) -> int:
         """Where two labels meet that of a weight stays, else one that is not resting, else that of the first input."""

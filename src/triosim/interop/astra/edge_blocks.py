@@ -1,4 +1,4 @@
-"""Building the pattern of a collective, many edges at a time."""
+"""Builds the pattern of a collective, many edges at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Needs = Sequence[tuple[Rows, int]]
 """(edge that each new edge needs, lag): one pair for each thing that all new edges wait for."""
 
 
-class Weave:
+class EdgeBlocks:
     """Edges of a pattern in blocks: one edge from each of some positions, all alike but for their ends.
 
     Args:

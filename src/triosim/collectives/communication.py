@@ -1,4 +1,4 @@
-"""How the ranks of a job talk: collectives and transfers on the links of a System, for the network layer to place."""
+"""Communication of a job: collectives and transfers on the links of a System, for the network layer to place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triosim.network.routes import Router
 from triosim.network.traffic import RoutedCollective
 
 
-class CollectiveMeans:
+class CollectiveCommunication:
     """Collectives as :class:`Collectives` does them, with groups described by the System they are on.
 
     Args:
@@ -38,7 +38,7 @@ class CollectiveMeans:
         self.more_s = more_s
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CollectiveMeans) and other._facts == self._facts
+        return isinstance(other, CollectiveCommunication) and other._facts == self._facts
 
     def __hash__(self) -> int:
         return hash(self._facts)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.hardware.system import System, Tier
-from triosim.network.walks import Walks
+from triosim.network.route_batch import RouteBatch
 
 _NEIGHBOURS = 16
 """Where nodes have more, a search from both ends looks at fewer of them."""
@@ -20,8 +20,8 @@ _FAR = int(np.iinfo(np.int16).max)
 
 
 @dataclass(frozen=True)
-class Hops:
-    """The edges of tier SCALE_UP of a System, as in a torus.
+class ScaleUpRoutes:
+    """Shortest routes over the edges of tier SCALE_UP of a System, as in a torus.
 
     Nodes that are joined by such edges are best joined by the fewest of them.
 
@@ -35,7 +35,7 @@ class Hops:
     over: NDArray[np.int64]
 
     @staticmethod
-    def of(system: System) -> Hops | None:
+    def of(system: System) -> ScaleUpRoutes | None:
         """The hops of a System; None if it has none or a node has too many."""
         edges = np.flatnonzero(system.edge_tier == Tier.SCALE_UP)
         if not len(edges):
@@ -51,9 +51,9 @@ class Hops:
         there = np.full((system.nodes + 1, counts.max()), system.nodes)
         over = np.full_like(there, -1)
         there[source, column], over[source, column] = system.edge_target[edges], edges
-        return Hops(there, over)
+        return ScaleUpRoutes(there, over)
 
-    def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], Walks]:
+    def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], RouteBatch]:
         """The lowest of the best routes, where edges of tier SCALE_UP lead from source to target.
 
         Returns:
@@ -67,7 +67,7 @@ class Hops:
             found = self._walked(source[some], target[some], targets[start : start + width], column[some] - start)
             rows.append(some[found[0]])
             walks.append(found[1])
-        return np.concatenate(rows), Walks.joined(walks)
+        return np.concatenate(rows), RouteBatch.joined(walks)
 
     def _walked(
         self,
@@ -75,7 +75,7 @@ class Hops:
         target: NDArray[np.int64],
         targets: NDArray[np.int64],
         column: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], Walks]:
+    ) -> tuple[NDArray[np.int64], RouteBatch]:
         away = self._distances(targets, source, column)
         led = np.flatnonzero(away[source, column] < _FAR)
         source, target, column = source[led], target[led], column[led]
@@ -123,7 +123,7 @@ def _collected(
     target: NDArray[np.int64],
     steps: list[tuple[NDArray, NDArray]],
     forks: list[tuple[NDArray, NDArray, NDArray]],
-) -> Walks:
+) -> RouteBatch:
     """Walks from what was found step by step, each time for the rows that were still on their way."""
     none = np.zeros(0, np.int64)
     row, edge = (np.concatenate([none, *column]) for column in (zip(*steps, strict=True) if steps else ((), ())))
@@ -132,7 +132,7 @@ def _collected(
         np.concatenate([none, *column]) for column in (zip(*forks, strict=True) if forks else ((), (), ()))
     )
     fork_order, forked = _rows(fork_row, len(source))
-    return Walks(
+    return RouteBatch(
         source,
         target,
         Ragged(edge[order].astype(np.int32), edges),

@@ -1,4 +1,4 @@
-"""The life of requests: queued, computing the prompt, waiting for a KV cache, decoding, or waiting again."""
+"""Phases of requests: queued, computing the prompt, waiting for a KV cache, decoding, or waiting again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.serving.fleet import Served
+from triosim.serving.fleet import FleetRun
 from triosim.serving.recording import RunRecord
 
 PHASES = ("queued", "prefill", "KV transfer", "decode", "waiting again")
@@ -16,7 +16,7 @@ QUEUED, PREFILL, TRANSFER, DECODE, AWAY = range(len(PHASES))
 
 
 @dataclass(frozen=True)
-class Life:
+class RequestPhases:
     """Phases of requests by row and time; phases of no length are left out.
 
     Attributes:
@@ -33,7 +33,7 @@ class Life:
     names: tuple[str, ...] = PHASES
 
 
-def phases(served: Served, record: RunRecord) -> Life:
+def phases(served: FleetRun, record: RunRecord) -> RequestPhases:
     """Of all requests: from arrival to end without a gap.
 
     Args:
@@ -58,7 +58,7 @@ def phases(served: Served, record: RunRecord) -> Life:
         row, phase, begin, end = _cut(row, phase, begin, end, record)
     order = np.lexsort((begin, row))
     order = order[end[order] > begin[order]]
-    return Life(row[order], phase[order], begin[order], end[order])
+    return RequestPhases(row[order], phase[order], begin[order], end[order])
 
 
 def _cut(
@@ -82,7 +82,7 @@ def _cut(
     return tuple(np.array(column, np.int64) for column in zip(*out, strict=True))
 
 
-def standing(served: Served, record: RunRecord) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def standing(served: FleetRun, record: RunRecord) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """How many requests are in each phase, by its name: from each time (ps) on so many; phases that nobody is ever in
     are left out."""
     life = phases(served, record)

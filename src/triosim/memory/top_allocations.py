@@ -1,4 +1,4 @@
-"""What holds memory at one moment: bytes by category and module, repeated blocks taken together."""
+"""The top allocations at one moment: bytes by category and module, repeated blocks taken together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triosim.trace.tables import NONE, Category, Trace
 
 
 @dataclass(frozen=True)
-class Holder:
+class TopAllocation:
     """Memory of one category that one module, or the repeated blocks together, made or own.
 
     Attributes:
@@ -30,7 +30,7 @@ class Holder:
     bytes: int
 
 
-def holders(lifetimes: Lifetimes, row: int, trace: Trace) -> tuple[Holder, ...]:
+def holders(lifetimes: Lifetimes, row: int, trace: Trace) -> tuple[TopAllocation, ...]:
     """Who holds memory during a program row, largest first.
 
     Args:
@@ -48,7 +48,7 @@ def holders(lifetimes: Lifetimes, row: int, trace: Trace) -> tuple[Holder, ...]:
         entry = found.setdefault(int(key[at]), [0, int(storage[at])])
         entry[0] += int(size[at])
     return tuple(
-        Holder(
+        TopAllocation(
             Category(code // len(paths)).name.lower(),
             paths[code % len(paths)],
             largest(first) if first >= 0 else "gradient buckets",

@@ -9,8 +9,8 @@ import triosim
 from tests.asked import asked
 from tests.traces import chain
 from triosim import Plan
-from triosim.memory.holders import holders
 from triosim.memory.lifetimes import Lifetimes
+from triosim.memory.top_allocations import holders
 
 
 def test_held_at_a_row_is_what_has_begun_and_not_ended() -> None:
