@@ -16,7 +16,7 @@ from triosim import PlanError
 from triosim.partition.routing import expert_shares, rank_shares
 from triosim.partition.shards import resident
 from triosim.partition.transfers import COLLECTIVES
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Category, Phase
 
@@ -30,14 +30,14 @@ WEIGHTS = LAYERS * EXPERTS * 3 * HIDDEN * INNER
 ROWS = BATCH * LENGTH * CHOSEN
 
 
-def _job(ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, **plan) -> Prepared:
+def _job(ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, **plan) -> CompiledJob:
     trace = triosim.model(name, sequence_length=LENGTH, configuration=SIZES if sizes is None else sizes)
     options = {"ep": ep, **plan.pop("options", {})}
     plan = {"parallelism": ("experts",), "parallelism_options": options, "batch_size": BATCH, **plan}
     return prepare(trace, triosim.system("dgx-h100", nodes=nodes), *asked(host="none", **plan))
 
 
-def _sent(job: Prepared) -> Counter:
+def _sent(job: CompiledJob) -> Counter:
     """Axis, kind, phase of what needs it and bytes -> how often."""
     sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
     rows = zip(sent.axis, sent.what, sent.before, sent.bytes.tolist(), strict=True)
@@ -117,7 +117,7 @@ def test_a_rank_has_a_part_of_the_experts_and_the_work_of_a_mean_one(ep: int) ->
     assert products[0] == products[1]
 
 
-def _states(job: Prepared) -> int:
+def _states(job: CompiledJob) -> int:
     values = job.step.trace.values
     update = job.step.trace.operators.phase == Phase.OPTIMIZER
     touched = np.zeros(len(values), bool)
@@ -312,7 +312,7 @@ def test_other_families(name: str) -> None:
     assert len(part.step.transfers)
 
 
-def _whole(**plan) -> Prepared:
+def _whole(**plan) -> CompiledJob:
     trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
     return prepare(trace, triosim.system("dgx-h100"), *asked(host="none", batch_size=BATCH, **plan))
 
@@ -398,7 +398,7 @@ def test_a_pipeline_of_experts_on_the_command_line() -> None:
     assert swept.returncode == 0, swept.stderr
 
 
-def _flop(job: Prepared) -> float:
+def _flop(job: CompiledJob) -> float:
     operators = job.step.trace.operators
     return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
 

@@ -11,7 +11,7 @@ import pytest
 import triosim
 from triosim import stacks
 from triosim.core.errors import PlanError
-from triosim.prediction.prepare import Arranged, arrange
+from triosim.prediction.prepare import StagedJob, arrange
 from triosim.trace.tables import Category, Phase, Trace
 
 
@@ -20,7 +20,7 @@ def step() -> Trace:
     return triosim.model("gpt2", batch_size=1, sequence_length=64, precision="bfloat16")
 
 
-def arranged(step: Trace, **plan: object) -> Arranged:
+def arranged(step: Trace, **plan: object) -> StagedJob:
     return arrange(step, triosim.system("dgx-h100"), triosim.Plan(**plan))  # type: ignore[arg-type]
 
 

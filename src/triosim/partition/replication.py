@@ -17,7 +17,7 @@ from triosim.partition.local_steps import OuterStep
 from triosim.partition.mesh import Mesh
 from triosim.partition.residence import GatheredModules, HostStay
 from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, COLLECTIVES, REDUCE_SCATTER
-from triosim.partition.travel import Travel
+from triosim.partition.wire_format import WireFormat
 from triosim.trace.tables import Category
 
 
@@ -97,7 +97,7 @@ class Replication:
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
     compression: GradientCompression | None = None
-    travel: Travel = field(default_factory=Travel)
+    travel: WireFormat = field(default_factory=WireFormat)
     outer: OuterStep | None = None
 
     def stay(self, category: Category) -> HostStay | None:

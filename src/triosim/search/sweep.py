@@ -58,8 +58,8 @@ def sweep(
     Args:
         workload: one step on one device.
         system: the machine.
-        plans: plans, or the fields in which they differ from ``base`` (names as :func:`triosim.search.grid.axes_of` has
-            them); may be endless.  One that cannot be formed comes back with the sentence why.
+        plans: plans, or the fields in which they differ from ``base`` (names as :func:`triosim.search.grid.parse_axes`
+            has them); may be endless.  One that cannot be formed comes back with the sentence why.
         detail: ``"summary"`` gives what plans are compared by, ``"all"`` everything that a single prediction writes.
         workers: processes; each starts by importing the program's main module, as Python's ``spawn`` does, so a script
             needs ``if __name__ == "__main__":`` around what calls this.

@@ -41,7 +41,7 @@ from triosim.operators import ROWS, SCALES, canonical
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
-from triosim.transform.rewriting import Rewriting
+from triosim.transform.rewriting import TraceRewriter
 
 QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute_amax"
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
@@ -50,7 +50,7 @@ GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class QuantizationRecipe:
     """How tensors are quantised.
 
     Attributes:
@@ -69,12 +69,12 @@ class Recipe:
 
 
 RECIPES = {
-    "fp8-delayed": Recipe("float8_e4m3fn", whole=True),
-    "fp8-current": Recipe("float8_e4m3fn", searches=True, whole=True),
-    "fp8-block": Recipe("float8_e4m3fn"),
-    "fp8-row": Recipe("float8_e4m3fn", apart=True),
-    "mxfp8": Recipe("float8_e4m3fn"),
-    "nvfp4": Recipe("float4_e2m1", searches=True),
+    "fp8-delayed": QuantizationRecipe("float8_e4m3fn", whole=True),
+    "fp8-current": QuantizationRecipe("float8_e4m3fn", searches=True, whole=True),
+    "fp8-block": QuantizationRecipe("float8_e4m3fn"),
+    "fp8-row": QuantizationRecipe("float8_e4m3fn", apart=True),
+    "mxfp8": QuantizationRecipe("float8_e4m3fn"),
+    "nvfp4": QuantizationRecipe("float4_e2m1", searches=True),
 }
 """Recipes by name."""
 
@@ -138,7 +138,7 @@ def quantized(trace: Trace, which: str, either_way: bool = False) -> Trace:
         raise PlanError(
             f"quantize {which}: it is of training steps: leave it out (triosim serve and infer have --weights)"
         )
-    step = _Quantized(trace, RECIPES[which], either_way=either_way)
+    step = _QuantizedStep(trace, RECIPES[which], either_way=either_way)
     if not step.products:
         raise PlanError(
             f"quantize {which}: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: "
@@ -166,7 +166,7 @@ def weights_in_8_bits(trace: Trace) -> Trace:
     Raises:
         PlanError: no product can be quantised.
     """
-    step = _Quantized(trace, RECIPES["fp8-row"], stored=True)
+    step = _QuantizedStep(trace, RECIPES["fp8-row"], stored=True)
     if not step.products:
         raise PlanError(
             f"weights in 8 bits: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: give "
@@ -199,7 +199,7 @@ def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float6
 
 
 @dataclass(frozen=True)
-class _Copies:
+class _QuantizedCopies:
     """A tensor that was quantised: along its rows, along its columns, values in the shape in which it was read.
 
     Where the two are made apart, both are the one that was asked for; where one serves both, they are that.
@@ -209,7 +209,7 @@ class _Copies:
     columns: int
 
 
-class _Quantized:
+class _QuantizedStep:
     """A step whose products are being quantised, one after the other in the order of the forward.
 
     Attributes:
@@ -220,8 +220,10 @@ class _Quantized:
         single: whether one copy serves both products.
     """
 
-    def __init__(self, trace: Trace, recipe: Recipe, stored: bool = False, either_way: bool = False) -> None:
-        self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, Rewriting(trace), 0, stored
+    def __init__(
+        self, trace: Trace, recipe: QuantizationRecipe, stored: bool = False, either_way: bool = False
+    ) -> None:  # fmt: skip
+        self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, TraceRewriter(trace), 0, stored
         self.single = recipe.apart or (recipe.whole and either_way)
         self._on: dict[int, list[int]] = {}
         for value, storage in enumerate(self.edit.storage if stored else ()):
@@ -232,7 +234,7 @@ class _Quantized:
         for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
             if self._multiplies(row):
                 self._later.setdefault(int(operators.forward[row]), []).append(row)
-        self._known: dict[tuple[int, int, int, bool], _Copies] = {}
+        self._known: dict[tuple[int, int, int, bool], _QuantizedCopies] = {}
         self._lasting = set(
             trace.values.storage[np.isin(trace.values.category, [int(c) for c in PERSISTENT])].tolist()
         )  # fmt: skip
@@ -321,7 +323,7 @@ class _Quantized:
         a, b = self.edit.shape[first], self.edit.shape[second]
         return len(a) >= 2 and (*a[:-2], a[-1], a[-2]) == b
 
-    def _copies(self, row: int, base: int, columns: bool) -> _Copies:
+    def _copies(self, row: int, base: int, columns: bool) -> _QuantizedCopies:
         """The two copies of a tensor, made before ``row`` where they are not there yet.
 
         A weight's copies are made in the forward and again in the backward, so that neither is kept between them.
@@ -337,7 +339,7 @@ class _Quantized:
             single = self.single or edit.storage[base] in self._lasting
             made = [self._like(base)] if single else [self._like(base), self._like(base)]
             edit.before(row, quantize, {"self": base}, made, phase=self._phase(row))
-            self._known[key] = _Copies(made[0], made[-1])
+            self._known[key] = _QuantizedCopies(made[0], made[-1])
             self.casts += 1
         return self._known[key]
 
