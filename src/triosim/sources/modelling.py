@@ -525,22 +525,26 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
     """Family and configuration of a ``config.json``: the keys that the family has, nulls left out; what is not read;
     and what it says of each layer's attention.
 
-    Files of ``diffusers`` name a class instead of a model type.  Of one that no family reads, but whose ``text_config``
-    one does, it is the text model.
+    Files of ``diffusers`` name a class instead of a model type.  Of one with a ``text_config`` that a family reads it
+    is the text model, whose head the whole file ties to its embedding or not.
     """
     families = {kind: name for name in MODELS.names() for kind in MODELS.get(name).model_types}
     kind, notes = table.get("model_type", table.get("_class_name")), []
-    if kind not in families and isinstance(text := table.get("text_config"), dict) and "model_type" in text:
+    text = table.get("text_config")
+    of_text = text.get("model_type") if isinstance(text, dict) else None
+    if isinstance(text, dict) and "model_type" in text and (kind not in [*families] or of_text in [*families]):
         others = [key for key in table if key.endswith("_config") and key != "text_config"]
         without = f", without {_listed(others)}" if others else ""
         notes.append(f"{where}: of model_type {quoted(kind)} the text model alone (text_config){without}")
-        table, kind = text, text["model_type"]
+        table = {**text, **{key: table[key] for key in ("tie_word_embeddings",) if key in table}}
+        kind = of_text
     if not isinstance(kind, str) or kind not in families:
         raise InputError(
             f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}; "
             "any PyTorch model can be recorded without its hardware or its weights: triosim trace record --fake"
         )
     cls = MODELS.get(families[kind])
+    table = cls.reworded(table)
     for key, supported in cls.fixed.items():
         allowed = supported if isinstance(supported, tuple) else (supported,)
         if table.get(key, allowed[0]) not in allowed:

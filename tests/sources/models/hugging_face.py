@@ -14,14 +14,31 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "vocab_size": 120, "max_position_embeddings": 34, "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0, "type_vocab_size": 1,
     },
+    "electra": {
+        "hidden_size": 64, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 128, "vocab_size": 120, "max_position_embeddings": 32, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+    "albert": {
+        "hidden_size": 64, "embedding_size": 32, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2,
+        "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 120, "max_position_embeddings": 32,
+        "hidden_act": "gelu",
+    },
+    "distilbert": {
+        "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 120, "max_position_embeddings": 32,
+        "dropout": 0.0, "attention_dropout": 0.0,
+    },
     "vit": {
         "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "image_size": 64,
         "patch_size": 16, "num_labels": 10,
     },
+    "resnet_hf": {"depths": [2, 1, 2], "hidden_sizes": [32, 64, 128], "embedding_size": 16, "num_labels": 10},
     "convnext": {"depths": [2, 2, 2], "hidden_sizes": [16, 24, 32], "num_labels": 10},
 }  # fmt: skip
 CLASSES = {
-    "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification", "convnext": "ConvNextForImageClassification",
+    "albert": "AlbertForMaskedLM", "convnext": "ConvNextForImageClassification", "distilbert": "DistilBertForMaskedLM",
+    "electra": "ElectraForMaskedLM", "resnet_hf": "ResNetForImageClassification", "roberta": "RobertaForMaskedLM",
+    "vit": "ViTForImageClassification",
 }  # fmt: skip
 
 

@@ -69,7 +69,13 @@ CASES |= {
     name: (name, configuration, functools.partial(hugging_face.network, name, configuration))
     for name, configuration in hugging_face.CONFIGURATIONS.items()
 }
-TEXT = {"llama", "gpt", "bert", "roberta"}
+BASIC = {**hugging_face.CONFIGURATIONS["resnet_hf"], "layer_type": "basic", "downsample_in_first_stage": True}
+EARLY = {**hugging_face.CONFIGURATIONS["resnet_hf"], "downsample_in_bottleneck": True}
+CASES |= {
+    "resnet_hf, basic": ("resnet_hf", BASIC, functools.partial(hugging_face.network, "resnet_hf", BASIC)),
+    "resnet_hf, early": ("resnet_hf", EARLY, functools.partial(hugging_face.network, "resnet_hf", EARLY)),
+}
+TEXT = {"llama", "gpt", "bert", "roberta", "distilbert", "electra", "albert"}
 
 
 class Log(TorchDispatchMode):

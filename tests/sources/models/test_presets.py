@@ -53,6 +53,17 @@ PUBLISHED = {
     "starcoder2-15b": 15_957_889_024, "granite-3.1-8b": 8_170_848_256, "stablelm-3b": 2_795_443_200,
     "stablelm-2-1.6b": 1_644_515_328, "glm-4-9b": 9_400_279_040, "glm-4-32b": 32_566_081_536,
     "command-r7b": 8_028_033_024,
+    "starcoder-15b": 15_517_456_384,
+    "mpt-7b-alibi": 6_649_286_656,
+    "phi-3.5-moe": 41_873_153_344,
+    "gpt-neo-125m": 125_198_592, "gpt-neo-1.3b": 1_315_575_808, "gpt-neo-2.7b": 2_651_307_520,
+    "dbrx": 131_596_523_520,
+    "ernie-4.5-0.3b": 360_748_032,
+    "distilbert-base": 66_985_530,
+    "swin-t": 28_288_354, "swin-s": 49_606_258, "swin-b": 87_768_224, "swin-l": 196_532_476,
+    "whisper-tiny": 37_760_640, "whisper-base": 72_593_920, "whisper-small": 241_734_912,
+    "whisper-medium": 763_857_920, "whisper-large-v2": 1_543_304_960, "whisper-large-v3": 1_543_490_560,
+    "whisper-large-v3-turbo": 808_878_080,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
@@ -71,6 +82,10 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "dlrm-kaggle": 540,  # as the paper of DLRM names it
     "nemotron-4-340b": 341_000, "nemotron-4-15b": 15_600, "glm-4.5-air": 106_000, "command-a": 111_000,
     "minimax-m2": 230_000, "minitron-4b": 4190, "minitron-8b": 8270, "glm-4.5": 355_000,
+    "santacoder-1.1b": 1125,
+    "mpt-30b-alibi": 30_000,
+    "exaone-4-1.2b": 1280, "exaone-4-32b": 32_000,
+    "hunyuan-7b": 7500, "electra-base": 110, "electra-large": 335,
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 
@@ -82,6 +97,24 @@ def test_number_of_parameters(name):
     assert preset.parameters == PUBLISHED.get(name, preset.parameters)
     if name in ROUNDED:
         assert preset.parameters == pytest.approx(ROUNDED[name] * 1e6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "depths", "widths", "layer_type"),
+    [
+        ("resnet18", (2, 2, 2, 2), (64, 128, 256, 512), "basic"),
+        ("resnet50", (3, 4, 6, 3), (256, 512, 1024, 2048), "bottleneck"),
+    ],
+)
+def test_hugging_faces_residual_networks_have_as_many(name, depths, widths, layer_type):
+    configuration = {"depths": depths, "hidden_sizes": widths, "layer_type": layer_type}
+    assert parameters("resnet_hf", configuration) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(("name", "width", "published"), [("albert-base-v2", 768, 11_813_810)])
+def test_with_what_tells_the_order_of_sentences(name, width, published):
+    """The published file has its pooling and its two classes beside the head of masked words."""
+    assert presets()[name].parameters + (width + 1) * width + 2 * (width + 1) == published
 
 
 def test_every_published_number_is_of_a_preset():

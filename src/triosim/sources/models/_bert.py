@@ -11,7 +11,7 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net, Weights
-from triosim.sources.models._tape import Tensor
+from triosim.sources.models._tape import Dim, Tensor
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class BERTLike(Text):
     def embed(self, net: Net, tokens: Tensor) -> Tensor:
         """Tokens as the sum of three embeddings."""
 
+    def widened(self, net: Net, x: Tensor) -> Tensor:
+        """Embeddings as wide as the blocks."""
+        return x
+
     @abstractmethod
     def head_weights(self, w: Weights) -> None:
         """Declare what scores."""
@@ -79,6 +83,7 @@ class BERTLike(Text):
             with net.module("embeddings", f"{self.kind}Embeddings"):
                 x = net.layer_norm("LayerNorm", self.embed(net, tokens))
                 x = net.dropout(x, self.hidden_dropout_prob)
+            x = self.widened(net, x)
             for i in range(self.num_hidden_layers):
                 with net.module(f"encoder.layer.{i}", f"{self.kind}Layer"):
                     x = self._layer(net, x)
@@ -108,3 +113,26 @@ class BERTLike(Text):
         with net.module("output", kind):
             y = net.dropout(net.linear("dense", y), self.hidden_dropout_prob)
             return net.layer_norm("LayerNorm", net.add(y, x))
+
+
+def narrow_weights(w: Weights, at: str, vocabulary: Dim, sizes: tuple[int, int, int]) -> None:
+    """Declare three embeddings of a width of their own; ``sizes`` are that width, positions and kinds of tokens."""
+    width, positions, kinds = sizes
+    w.embedding(f"{at}.word_embeddings", vocabulary, width)
+    w.embedding(f"{at}.position_embeddings", positions, width)
+    w.embedding(f"{at}.token_type_embeddings", kinds, width)
+    w.norm(f"{at}.LayerNorm", width)
+    for name in ("position_ids", "token_type_ids"):
+        w.buffers[f"{at}.{name}"] = ((1, positions), "int64")
+
+
+def narrow_sum(net: Net, tokens: Tensor) -> Tensor:
+    """Their sum, positions and kinds read from buffers."""
+    positions = net.slice(net.buffers[f"{net.path}.position_ids"], 1, 0, tokens.shape[1])
+    row = net.tensor((1, tokens.shape[1]), "int64")
+    net.operator(
+        "aten::gather", ("self", "index"), (net.buffers[f"{net.path}.token_type_ids"], positions), (row,), {"dim": 1}
+    )
+    types = net.expanded(row, 0, tokens.shape[0])
+    x = net.add(net.embedding("word_embeddings", tokens), net.embedding("token_type_embeddings", types))
+    return net.add(x, net.embedding("position_embeddings", positions))

@@ -32,6 +32,7 @@ class ExpertRouter:
         scaled: weights are multiplied by a number.
         correction: a buffer is added to the scores before choosing (balance without a loss).
         bias: the product has one.
+        narrow: scores are taken in the type of the tokens, not in float32.
     """
 
     width: int
@@ -48,6 +49,7 @@ class ExpertRouter:
     correction: bool = False
     scaled: bool = False
     bias: bool = False
+    narrow: bool = False
 
     def problem(self) -> str:
         """What is wrong with the sizes, or ``""``."""
@@ -84,7 +86,7 @@ class ExpertRouter:
         if self.score == "sigmoid":
             scores = net.sigmoid(net.to(logits, "float32"))
         else:
-            scores = _softmax(net, net.to(logits, "float32"))
+            scores = _softmax(net, logits if self.narrow else net.to(logits, "float32"))
         top, numbers = self._choose(net, scores)
         if self.normalised:
             top = _divided(net, top, _summed(net, top, 1, keepdim=True))
@@ -143,7 +145,7 @@ class Experts:
         shared_gate: its result is weighed by a product of its own, and it is computed first.
         router_first: the router is registered before the experts.
         gated: the first product makes a gate as well; otherwise its activation alone.
-        names: of the two products' weights.
+        names: of the two products' weights; or of three, gate and up apart, stored [experts, inner, width] each.
         dropout: probability, before the second product.
     """
 
@@ -160,26 +162,31 @@ class Experts:
     shared_gate: bool = False
     router_first: bool = True
     gated: bool = True
-    names: tuple[str, str] = ("gate_up_proj", "down_proj")
+    names: tuple[str, ...] = ("gate_up_proj", "down_proj")
     dropout: float = 0.0
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
         if self.router_first:
             self.router.weights(w, at)
-        count, width = self.router.experts, self.router.width
-        made = (1 + self.gated) * self.inner
-        for name, inputs, outputs in zip(self.names, (width, self.inner), (made, width), strict=True):
-            shape = (inputs, outputs) if self.inputs_first else (outputs, inputs)
-            w.add(f"{at}.experts.{name}", count, *shape)
+        for name, inputs, outputs, inputs_first in self._sizes():
+            shape = (inputs, outputs) if inputs_first else (outputs, inputs)
+            w.add(f"{at}.experts.{name}", self.router.experts, *shape)
             if self.bias:
-                w.add(f"{at}.experts.{name}_bias", count, outputs)
+                w.add(f"{at}.experts.{name}_bias", self.router.experts, outputs)
         if not self.router_first:
             self.router.weights(w, at)
         if self.shared:
             self.shared.weights(w, f"{at}.{self.shared_name}")
         if self.shared_gate:
-            w.linear(f"{at}.{self.shared_name}_gate", width, 1, bias=False)
+            w.linear(f"{at}.{self.shared_name}_gate", self.router.width, 1, bias=False)
+
+    def _sizes(self) -> list[tuple[str, int, int, bool]]:
+        """Name, inputs and outputs of each product, and whether its weight is stored with the inputs first."""
+        width, *firsts = self.router.width, *self.names[:-1]
+        made = self.inner * (2 if self.gated and len(firsts) == 1 else 1)
+        last = (self.names[-1], self.inner, width, self.inputs_first or len(firsts) == 2)
+        return [*((name, width, made, self.inputs_first) for name in firsts), last]
 
     def __call__(self, net: Net, x: Tensor) -> Tensor:
         """The part of ``x`` [batch, tokens, width]."""
@@ -209,20 +216,20 @@ class Experts:
         by_expert, order = net.tensor((rows,), "int64"), net.tensor((rows,), "int64")
         net.operator("aten::sort", ("self",), (numbers,), (by_expert, order), {"dim": -1})
         token = _pointwise(net, "aten::floor_divide", order)
-        y = _indexed(net, x, token)
-        weights = _indexed(net, weights, order)
+        y = net.indexed(x, token)
+        weights = net.indexed(weights, order)
         ends = self._ends(net, by_expert)
         if self.weighed_first:
             y = _rows_scaled(net, y, _column(net, weights))
-        y = self._product(net, self.names[0], y, ends, by_expert)
-        y = self._product(net, self.names[1], net.dropout(self._activated(net, y), self.dropout), ends, by_expert)
+        y = net.dropout(self._activated(net, self._made(net, y, ends, by_expert)), self.dropout)
+        y = self._product(net, self.names[-1], y, ends, by_expert)
         if not self.weighed_first:
             y = _rows_scaled(net, y, _column(net, weights))
         inverse = net.tensor((rows,), "int64")
         net.operator("aten::arange", (), (), (inverse,))
         back = net.overwritten(order)
         net.operator("aten::index_put_", ("self", "indices", "values"), (order, order, inverse), (back,))
-        y = net.view(_indexed(net, y, back), (tokens, chosen, width))
+        y = net.view(net.indexed(y, back), (tokens, chosen, width))
         return net.to(_summed(net, y, 1, keepdim=False), x.dtype)
 
     def _fused(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
@@ -231,10 +238,9 @@ class Experts:
         y, places, weights = _permuted(net, x, numbers, weights)
         by_expert = places if self.bias else None
         ends = self._ends(net, net.view(numbers, (y.shape[0],)))
-        y = self._product(net, self.names[0], y, ends, by_expert)
-        gate, up = net.split(y, [self.inner] * 2)
+        gate, up = self._made(net, y, ends, by_expert)
         y = net.swiglu(gate, up, weights, clamped=self.activation == "clamped")
-        y = self._product(net, self.names[1], y, ends, by_expert)
+        y = self._product(net, self.names[-1], y, ends, by_expert)
         return _added_up(net, y, places, x)
 
     def _ends(self, net: Net, by_expert: Tensor) -> Tensor:
@@ -249,18 +255,23 @@ class Experts:
 
     def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor | None) -> Tensor:
         weight = net.parameter(name)
-        turned = not self.inputs_first
+        turned = not next(inputs_first for known, _, _, inputs_first in self._sizes() if known == name)
         y = _grouped_mm(net, x, net.transpose(weight, 1, 2) if turned else weight, ends, transposed=turned)
         if by_expert is None or not self.bias:
             return y
-        return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))
+        return net.add_(y, net.indexed(net.parameter(f"{name}_bias"), by_expert))
 
-    def _activated(self, net: Net, x: Tensor) -> Tensor:
+    def _made(self, net: Net, x: Tensor, ends: Tensor, by_expert: Tensor | None) -> list[Tensor]:
+        """What goes into the activation: gate and up, or one alone."""
+        made = [self._product(net, name, x, ends, by_expert) for name in self.names[:-1]]
+        return net.split(made[0], [self.inner] * 2) if self.gated and len(made) == 1 else made
+
+    def _activated(self, net: Net, made: list[Tensor]) -> Tensor:
         if not self.gated:
-            return activate(net, x, self.activation)
-        gate, up = net.split(x, [self.inner] * 2)
+            return activate(net, made[0], self.activation)
+        gate, up = made
         if self.activation == "clamped":
-            gate, up = _clamped(net, gate), _clamped(net, up)
+            gate, up = net.clamp(gate), net.clamp(up)
             return net.mul(net.shifted(up), net.mul(gate, net.sigmoid(net.scaled(gate))))
         if net.fused and self.activation == "silu":
             return net.swiglu(gate, up)
@@ -370,21 +381,6 @@ def _scattered(net: Net, g: Tensor, places: Tensor, shape: Shape, name: str = "a
     return dx
 
 
-def _indexed(net: Net, x: Tensor, numbers: Tensor) -> Tensor:
-    """Rows of ``x`` by their numbers."""
-    y = net.tensor((*numbers.shape, *x.shape[1:]), x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::index", ("self", "indices"), (x, numbers), (y,))
-
-    def rule(g: Tensor) -> None:
-        zeros, dx = _zeros(net, g, x.shape), net.tensor(x.shape, x.dtype)
-        roles = ("self", "indices", "values")
-        net.operator("aten::index_put", roles, (zeros, numbers, g), (dx,), {"accumulate": True})
-        net.give(x, dx)
-
-    net.derivative(row, (y,), rule)
-    return y
-
-
 def _zeros(net: Net, like: Tensor, shape: Shape) -> Tensor:
     y = net.tensor(shape, like.dtype)
     net.operator("aten::new_zeros", ("self",), (like,), (y,))
@@ -466,17 +462,6 @@ def _column(net: Net, x: Tensor) -> Tensor:
     y = net.alias(x, (*x.shape, 1))
     row = net.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": 1}, view=True)
     net.derivative(row, (y,), lambda g: net.give(x, net.view(g, x.shape, "aten::squeeze")))
-    return y
-
-
-def _clamped(net: Net, x: Tensor) -> Tensor:
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::clamp", ("self",), (x,), (y,))
-
-    def rule(g: Tensor) -> None:
-        net.give(x, _pointwise(net, "aten::where", _pointwise(net, "aten::le", x), g))
-
-    net.derivative(row, (y,), rule)
     return y
 
 

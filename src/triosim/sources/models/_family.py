@@ -75,6 +75,11 @@ class Family(ABC):
         """The model without what is there for training alone."""
         return self
 
+    @classmethod
+    def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """A configuration of Hugging Face with what stands in tables and lists of its own as plain keys."""
+        return table
+
 
 class Text(Family):
     """Models that read tokens [batch, sequence] and score the vocabulary at each."""
@@ -158,6 +163,13 @@ class Noise(Family):
 
 PIXELS = 8
 """Along each side of an image for one element of its latents (Rombach et al., arXiv:2112.10752)."""
+
+
+def flattened(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A table with the keys of the tables within it that have these names; its own keys go before theirs."""
+    inner = [value for name in names if isinstance(value := table.get(name), dict)]
+    flat = {key: value for part in inner for key, value in part.items()}
+    return {**flat, **{key: value for key, value in table.items() if key not in names}}
 
 
 def divides(family: Family, parts: str, whole: str) -> str:

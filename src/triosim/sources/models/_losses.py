@@ -16,6 +16,25 @@ def binary_cross_entropy(net: Net, x: Tensor, target: Tensor) -> Tensor:
     return _loss(net, "binary_cross_entropy", net.to(x, "float32"), target)
 
 
+def cross_entropy_of_scores(net: Net, x: Tensor, target: Tensor) -> Tensor:
+    """The mean cross entropy of what a sigmoid makes probabilities of, in float32; its derivative is written out."""
+    x, target = net.to(x, "float32"), net.to(target, "float32")
+    y = net.tensor((), "float32", needs_grad=x.needs_grad)
+    name, args = "aten::binary_cross_entropy_with_logits", {"reduction": 1}
+    row = net.operator(name, ("self", "target"), (x, target), (y,), args)
+
+    def rule(g: Tensor) -> None:
+        dx = net.unary("aten::sigmoid", x)
+        for step, read in (("sub_", (target,)), ("mul_", (g,)), ("div_", ())):
+            made = net.overwritten(dx)
+            net.operator(f"aten::{step}", ("self", "other")[: 1 + len(read)], (dx, *read), (made,))
+            dx = made
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
 def _loss(net: Net, name: str, x: Tensor, target: Tensor) -> Tensor:
     y = net.tensor((), "float32", needs_grad=x.needs_grad)
     args = {"reduction": 1}

@@ -33,12 +33,14 @@ class Weights:
         parameters: shape of each parameter.
         buffers: shape and element type of each buffer.
         full_precision: names that stay in float32 whatever precision the model runs in.
+        frozen: names that are not trained.
     """
 
     def __init__(self) -> None:
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.buffers: dict[str, tuple[tuple[int, ...], str]] = {}
         self.full_precision: set[str] = set()
+        self.frozen: set[str] = set()
 
     def count(self) -> int:
         """Number of parameters; a tied weight counts once."""
@@ -150,7 +152,7 @@ class Net(Tape):
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
             dtype = "int4" if name.endswith(".weight") and name.removesuffix(".weight") in narrow else dtype
-            trained = training and lora is None
+            trained = training and lora is None and name not in weights.frozen
             self.parameters[name] = self.tensor(shape, dtype, Category.WEIGHT, needs_grad=trained, name=name)
         for name, (shape, dtype) in weights.buffers.items():
             self.buffers[name] = self.tensor(shape, dtype, Category.BUFFER, name=name)
@@ -243,7 +245,8 @@ class Net(Tape):
 
     def slice(self, x: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Elements ``start`` to ``end`` of one dimension."""
-        y = self.alias(x, (*x.shape[:dim], end - start, *x.shape[dim + 1 :]), start * math.prod(x.shape[dim + 1 :]))
+        size = end - start if start else end  # a dimension that follows something still does
+        y = self.alias(x, (*x.shape[:dim], size, *x.shape[dim + 1 :]), start * math.prod(x.shape[dim + 1 :]))
         args = {"dim": dim, "start": start, "end": end}
         row = self.operator("aten::slice", ("self",), (x,), (y,), args, view=True)
 
@@ -287,6 +290,21 @@ class Net(Tape):
         row = self.operator("aten::split_with_sizes", ("self",), (x,), parts, args, view=True)
         self.derivative(row, parts, lambda *gradients: self.give(x, self.cat(gradients, dim)))
         return parts
+
+    def indexed(self, x: Tensor, numbers: Tensor) -> Tensor:
+        """Rows of ``x`` by their numbers, as indexing takes them."""
+        y = self.tensor((*numbers.shape, *x.shape[1:]), x.dtype, needs_grad=x.needs_grad)
+        row = self.operator("aten::index", ("self", "indices"), (x, numbers), (y,))
+
+        def rule(g: Tensor) -> None:
+            zeros, dx = self._like(x, False), self._like(x, False)
+            self.operator("aten::new_zeros", ("self",), (g,), (zeros,))
+            roles = ("self", "indices", "values")
+            self.operator("aten::index_put", roles, (zeros, numbers, g), (dx,), {"accumulate": True})
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
 
     # --- copies and elementwise ---------------------------------------------------------------------------------------
 
@@ -405,6 +423,20 @@ class Net(Tape):
         y = self._like(x)
         row = self.operator("aten::add", ("self",), (x,), (y,))
         self.derivative(row, (y,), lambda g: self.give(x, g))
+        return y
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """``x`` kept within limits."""
+        y = self._like(x)
+        row = self.operator("aten::clamp", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:
+            within, dx = self._like(x, False), self._like(x, False)
+            self.operator("aten::le", ("self",), (x,), (within,))
+            self.operator("aten::where", ("self", "other"), (within, g), (dx,))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
         return y
 
     def tanh(self, x: Tensor) -> Tensor:
@@ -820,19 +852,20 @@ class Net(Tape):
     def conv2d(
         self, name: str, x: Tensor, stride: int = 1, padding: int = 0, groups: int = 1, channels_last: bool = False
     ) -> Tensor:
-        """``torch.nn.Conv2d`` on [batch, channels, height, width].
+        """``torch.nn.Conv2d`` on [batch, channels, height, width], or ``torch.nn.Conv1d`` on [batch, channels, length].
 
         ``channels_last`` says that channels of a pixel lie side by side in ``x``; so they do in the weight's gradient,
         which is copied to the layout of the weight.
         """
-        with self.module(name, "Conv2d"):
+        sides = len(x.shape) - 2
+        with self.module(name, f"Conv{sides}d"):
             weight, bias = self.parameter("weight"), self.optional("bias")
-            height, width = (self._window(s, weight.shape[2], stride, padding) for s in x.shape[2:])
-            y = self.tensor((x.shape[0], weight.shape[0], height, width), x.dtype, needs_grad=self.training)
+            made = tuple(self._window(s, weight.shape[2], stride, padding) for s in x.shape[2:])
+            y = self.tensor((x.shape[0], weight.shape[0], *made), x.dtype, needs_grad=self.training)
             inputs = (x, weight) if bias is None else (x, weight, bias)
             args = {
-                "stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "transposed": False,
-                "output_padding": [0, 0], "groups": groups, **({LAYOUT: CHANNELS_LAST} if channels_last else {}),
+                "stride": [stride] * sides, "padding": [padding] * sides, "dilation": [1] * sides, "transposed": False,
+                "output_padding": [0] * sides, "groups": groups, **({LAYOUT: CHANNELS_LAST} if channels_last else {}),
             }  # fmt: skip
             row = self.operator("aten::convolution", ("input", "weight", "bias")[: len(inputs)], inputs, (y,), args)
 

@@ -141,13 +141,15 @@ class SelfAttention:
         interleaved: the one product makes query, key and value of the first head, then of the second, and so on.
         bias, last_bias: whether the products have one.
         norm: of queries and keys: of each head, or where it is as wide as all of them, of all heads at once.
-        norm_last: heads are normed when all three are made.
+        norms: what those of queries and of keys are called.
+        norm_last: heads are normed when all three are made; ``rotated_first``: when they have been rotated.
         rotated: whether positions rotate queries and keys.
         window: tokens that a token sees, its own among them; 0 for all.
         dropout, last_dropout: of the attention weights, and of the result.
         scaled: queries are divided by the root of their size before, not in the kernel.
         sinks: each head has one more score, a parameter.
         unfused: scores and weights are tensors of their own, as attention with ALiBi ran.
+        clamped: what the one product makes is kept within limits.
     """
 
     width: int
@@ -163,7 +165,9 @@ class SelfAttention:
     bias: bool = False
     last_bias: bool = False
     norm: Norm | None = None
+    norms: tuple[str, str] = ("q_norm", "k_norm")
     norm_last: bool = False
+    rotated_first: bool = False
     rotated: bool = True
     window: int = 0
     dropout: float = 0.0
@@ -171,6 +175,7 @@ class SelfAttention:
     scaled: bool = False
     sinks: bool = False
     unfused: bool = False
+    clamped: bool = False
 
     @property
     def _widths(self) -> dict[str, int]:
@@ -191,9 +196,9 @@ class SelfAttention:
         if not self.last_first:
             w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
         if self.norm:
-            for part in ("q", "k"):
+            for part, name in zip("qk", self.norms, strict=True):
                 whole = self.norm.width != self.size
-                Norm(widths[part] if whole else self.size, self.norm.kind).weights(w, f"{at}.{part}_norm")
+                Norm(widths[part] if whole else self.size, self.norm.kind).weights(w, f"{at}.{name}")
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention of ``x`` [batch, tokens, width]."""
@@ -201,6 +206,8 @@ class SelfAttention:
         if rotation is not None and self.rotated:
             cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
             q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
+        if self.norm and self.rotated_first:
+            q, k = (net.rms_norm(name, y, self.norm.kind) for name, y in zip(self.norms, (q, k), strict=True))
         if self.unfused and net.kernel in ("auto", "unfused"):
             y = unfused_attention(net, q, k, v, self.dropout)
         else:
@@ -213,26 +220,31 @@ class SelfAttention:
             name[0]: self._heads(net, name, x) for name in sorted(self.names, key=lambda name: "qkv".index(name[0]))
         }
         if self.norm and self.norm_last:
-            for part in "qk":
-                made[part] = net.rms_norm(f"{part}_norm", made[part], self.norm.kind)
+            for part, name in zip("qk", self.norms, strict=True):
+                made[part] = net.rms_norm(name, made[part], self.norm.kind)
         return [made[part] for part in "qkv"]
 
     def _heads(self, net: Net, name: str, x: Tensor) -> Tensor:
         """Queries, keys or values, [batch, heads, tokens, size]."""
         part, y = name[0], net.linear(name, x)
         shape = (*x.shape[:2], self._widths[part] // self.size, self.size)
-        norm = self.norm if part != "v" and not self.norm_last else None
+        norm = self.norm if part != "v" and not (self.norm_last or self.rotated_first) else None
         if self.scaled and part == "q":
             y = net.scaled(y)
         if norm and norm.width != self.size:  # all heads at once
-            y = net.rms_norm(f"{part}_norm", y, norm.kind)
+            y = net.rms_norm(self._norm_of(part), y, norm.kind)
         each = norm if norm and norm.width == self.size else None
         copied = self.rotated and part != "v" and not net.fused and each is None
         y = net.view(y, shape, strided_gradient=copied)
-        return net.transpose(net.rms_norm(f"{part}_norm", y, each.kind) if each else y, 1, 2)
+        return net.transpose(net.rms_norm(self._norm_of(part), y, each.kind) if each else y, 1, 2)
+
+    def _norm_of(self, part: str) -> str:
+        return self.norms["qk".index(part)]
 
     def _packed(self, net: Net, x: Tensor) -> list[Tensor]:
         y = net.linear(self.names[0], x)
+        if self.clamped:
+            y = net.clamp(y)
         shape = x.shape[:2]
         if self.interleaved:
             y = net.transpose(net.view(y, (*shape, self.heads, 3 * self.size)), 1, 2)

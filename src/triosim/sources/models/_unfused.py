@@ -29,24 +29,25 @@ def unfused_attention(
 
     Args:
         net: the step.
-        q, k, v: alike in shape, but that values may have another size.
+        q, k, v: alike in heads; there may be more keys than queries, and values may have another size.
         dropout: probability with which a weight is dropped.
         fused_softmax: scale, mask and softmax in one kernel.
         mask: ``causal``; ``padding``, which is added to all scores of a key; or none, and then nothing is scaled apart.
     """
-    batch, heads, length, size = v.shape
+    batch, heads, keys, size = v.shape
+    length = q.shape[2]
     flat = (batch * heads, length, size)
     if net.copied_heads:  # products want one stride from head to head: inputs are copied, and gradients come in copies
-        q, k, v = (net.view(net.clone(x), (batch * heads, length, x.shape[3])) for x in (q, k, v))
+        q, k, v = (net.view(net.clone(x), (batch * heads, *x.shape[2:])) for x in (q, k, v))
     else:
-        q, k, v = (net.view(x, (batch * heads, length, x.shape[3])) for x in (q, k, v))
-    scores = _product(net, q, k, (batch * heads, length, length), transposed=True)
+        q, k, v = (net.view(x, (batch * heads, *x.shape[2:])) for x in (q, k, v))
+    scores = _product(net, q, k, (batch * heads, length, keys), transposed=True)
     if fused_softmax or not mask:
         weights = softmax(net, scores)
     elif mask == "causal":
         weights = _spelled_out(net, scores)
     else:
-        weights = softmax(net, _padded(net, net.scaled(scores, "aten::div"), (batch, heads, length)))
+        weights = softmax(net, _padded(net, net.scaled(scores, "aten::div"), (batch, heads, keys)))
     weights = net.dropout(weights, dropout)
     y = _product(net, weights, v, flat, transposed=False)
     y = net.transpose(net.view(y, (batch, heads, length, size), strided_gradient=net.copied_heads), 1, 2)
@@ -90,11 +91,11 @@ def _spelled_out(net: Net, x: Tensor) -> Tensor:
 
 def _padded(net: Net, x: Tensor, sizes: tuple[int, int, int]) -> Tensor:
     """Scores [batch * heads, tokens, keys] with a mask of keys added, which was made once for all layers."""
-    batch, heads, length = sizes
+    batch, heads, keys = sizes
     flat, whole = x.shape, (batch, heads, *x.shape[1:])
     x = net.view(x, whole)
     y = net.tensor(whole, x.dtype, needs_grad=x.needs_grad)
-    mask = net.tensor((batch, 1, 1, length), x.dtype)
+    mask = net.tensor((batch, 1, 1, keys), x.dtype)
     row = net.operator("aten::add", ("self", "other"), (x, mask), (y,))
     net.derivative(row, (y,), lambda g: net.give(x, g))
     return net.view(y, flat)

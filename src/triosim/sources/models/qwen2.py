@@ -1,4 +1,8 @@
-"""Qwen2 and Qwen2.5: Llama with biases of queries, keys and values (Yang et al., arXiv:2407.10671 and 2412.15115)."""
+"""Qwen2 and Qwen2.5: Llama with biases of queries, keys and values (Yang et al., arXiv:2407.10671 and 2412.15115).
+
+It is the text model of Qwen2-VL and Qwen2.5-VL too (Wang et al., arXiv:2409.12191; Bai et al., arXiv:2502.13923), whose
+blocks are the same whatever the positions of an image are.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ class Qwen2(LlamaLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     layout: ClassVar = Layout("Qwen2")
-    model_types: ClassVar = ("qwen2",)
+    model_types: ClassVar = ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
     fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
 
     def attention(self, layer: int) -> SelfAttention:

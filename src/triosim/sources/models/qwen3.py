@@ -1,4 +1,4 @@
-"""Qwen3: Llama with a norm of each head's query and key (Yang et al., arXiv:2505.09388)."""
+"""Qwen3, and the text model of Qwen3-VL: Llama with a norm of each head's query and key (arXiv:2505.09388)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Qwen3(LlamaLike):
     head_dim: int = 128
 
     layout: ClassVar = Layout("Qwen3")
-    model_types: ClassVar = ("qwen3",)
+    model_types: ClassVar = ("qwen3", "qwen3_vl_text")
     fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False, "attention_bias": False}
 
     def attention(self, layer: int) -> SelfAttention:

@@ -1,4 +1,4 @@
-"""Qwen3 with experts (Yang et al., arXiv:2505.09388)."""
+"""Qwen3 with experts (Yang et al., arXiv:2505.09388); also the text model of Qwen3-VL."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ class Qwen3Moe(LlamaLike):
     norm_topk_prob: bool = False
 
     layout: ClassVar = Layout("Qwen3Moe")
-    model_types: ClassVar = ("qwen3_moe",)
+    model_types: ClassVar = ("qwen3_moe", "qwen3_vl_moe_text")
+    other_names: ClassVar = {"num_local_experts": "num_experts"}
     fixed: ClassVar = {
         "hidden_act": "silu",
         "use_sliding_window": False,
         "attention_bias": False,
         "mlp_only_layers": [],
     }
+
+    @classmethod
+    def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
+        return {**table, "norm_topk_prob": True} if table.get("model_type") == "qwen3_vl_moe_text" else table
 
     def problem(self) -> str:
         return super().problem() or self._router.problem()
