@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import HostCosts, crowding, default_mode, host, launch
+from triosim.composition.host import HostCosts, crowding, default_mode, host, launch, launched_one_by_one
 from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
@@ -57,7 +57,7 @@ from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, even_cuts, split
-from triosim.stacks import ASSUMED, BALANCED, EVEN_WITH_ENDS
+from triosim.stacks import ASSUMED, BALANCED, EVEN_WITH_ENDS, ONE_BY_ONE
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
@@ -138,6 +138,8 @@ class PricedJob:
             launching = host(trace, mode, alone, why)
         else:
             launching = self.residual.host(trace, alone)
+        if self.named and stack.experts == ONE_BY_ONE:
+            launching = launched_one_by_one(trace, launching)
         if self.named and stack.blocking_launches and launching.mode != "none":
             launching = replace(launching, blocking=True)
         if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
