@@ -28,7 +28,7 @@ import numpy as np
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
 from triosim.engine import reference
-from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, EngineNetwork, Graph, Played, Task
+from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, EngineNetwork, Graph, GraphRun, Task
 from triosim.engine.play import ENGINES
 
 US = 10**6  # ticks
@@ -244,7 +244,7 @@ class Flows:
         return "\n".join(lines)
 
 
-def in_the_air(played: Played) -> float:
+def in_the_air(played: GraphRun) -> float:
     """How many flows are under way on average from the first start to the last end."""
     half = len(played.start) // 2
     start, finish = played.start[half:], played.finish[half:]

@@ -28,7 +28,7 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.machine import system
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
-from triosim.search.grid import asked_of, axes_of, grid
+from triosim.search.grid import grid, parse_axes, with_fields
 from triosim.search.outcome import figures
 
 AXES = (
@@ -100,7 +100,7 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     """Sweep plans, then predict some of them alone."""
     trace, machine = load_workload("gpt3-175b", training=True), system("dgx-a100", SERVERS)
     only = {name: set(values) for name in ("tp", "pp", "zero") if (values := getattr(given, name))}
-    asked = [one for one in grid(axes_of(AXES)) if all(one[name] in values for name, values in only.items())]
+    asked = [one for one in grid(parse_axes(AXES)) if all(one[name] in values for name, values in only.items())]
     draw = random.Random(given.seed)
     if given.plans:
         asked = [asked[i] for i in sorted(draw.sample(range(len(asked)), min(given.plans, len(asked))))]
@@ -122,7 +122,7 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     errors = []
     compared = draw.sample(valid, min(given.compared, len(valid)))
     for one in compared:
-        alone = figures(simulate(trace, machine, *asked_of(BASE, Fidelity(), asked[one.number]), fit=False))
+        alone = figures(simulate(trace, machine, *with_fields(BASE, Fidelity(), asked[one.number]), fit=False))
         assert one.figures is not None
         errors.append(abs(one.figures.iteration_time_s / alone.iteration_time_s - 1))
         if one.figures.reserved_bytes != alone.reserved_bytes or one.figures.binds != alone.binds:
@@ -166,7 +166,7 @@ def _kind(kind: Kind, data: Path) -> list[dict[str, float]]:
     asked, base = dict(kind.asked), Plan()
     if "global-batch-size" in asked:
         base = Plan(global_batch_size=asked.pop("global-batch-size"))
-    plan = asked_of(base, Fidelity(), asked)[0] if asked else base
+    plan = with_fields(base, Fidelity(), asked)[0] if asked else base
     return [_one(trace, machine, plan) for _ in range(4)]
 
 

@@ -6,7 +6,7 @@ CPU milliseconds after import, with the model and the system at hand: ``first`` 
 and ``call``, the median of several in which what was written, lowered and played before is forgotten, as for another
 plan of a known model on a known machine.  Each case runs in a process of its own.  The stages:
 
-dividing   the workload as the plan runs it, one rank's share of it (:func:`triosim.prediction.dividing.divided`)
+dividing   the workload as the plan runs it, one rank's share of it (:func:`triosim.prediction.partitioning.divided`)
 pricing    operator times
 cutting    into pipeline stages, and what launching costs
 writing    the programs of all rank classes, the host's part put in

@@ -24,7 +24,7 @@ from triosim.kernels.estimate import Source
 from triosim.partition.step import Step
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.metrics import Run
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.prediction.simulate import lowered_job
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.program import Op
@@ -64,7 +64,7 @@ ROAD = (
     Stop(("memory",), "What is held when?", "", "Program, Footprint"),
     Stop(("network", "collectives"), "Which ranks are alike?  Who sends what over which links?",
          "topology, routing, collective algorithm", "Graph, EngineNetwork"),
-    Stop(("engine",), "When does everything happen?", "network model", "Played"),
+    Stop(("engine",), "When does everything happen?", "network model", "GraphRun"),
     Stop(("prediction",), "What does it add up to, and how wide is the interval?", "", "Result"),
     Stop(("report", "cli"), "What does the user see?", "", "text, JSON, timeline, page"),
 )  # fmt: skip
@@ -190,7 +190,7 @@ def _step(step: Step, row: int) -> str:
     )
 
 
-def _estimates(job: Prepared, row: int) -> str:
+def _estimates(job: CompiledJob, row: int) -> str:
     times = job.times
     return (
         f"Estimates: {times.seconds.sum() * 1e3:.0f} ms in all\n"
@@ -200,7 +200,7 @@ def _estimates(job: Prepared, row: int) -> str:
     )
 
 
-def _program(job: Prepared, row: int) -> str:
+def _program(job: CompiledJob, row: int) -> str:
     lines = [f"{len(job.programs)} rank class"]
     for program in job.programs:
         counts = [f"{int((program.op == op).sum())} {op.name}" for op in Op if (program.op == op).any()]
@@ -211,7 +211,7 @@ def _program(job: Prepared, row: int) -> str:
     return "\n".join(lines)
 
 
-def _footprint(job: Prepared) -> str:
+def _footprint(job: CompiledJob) -> str:
     (foot,) = job.footprints
     sizes = enumerate((foot.at_peak / 2**20).tolist())
     held = [f"{CATEGORIES[at]} {size:.0f} MiB" for at, size in sizes if size >= 1]
@@ -231,7 +231,7 @@ def _graph(run: Run, unfolded: int) -> str:
 
 def _played(run: Run, row: int) -> str:
     program, played = run.programs[0], run.played
-    lines = ["Played, in picoseconds"]
+    lines = ["Simulated, in picoseconds"]
     for at in np.flatnonzero(program.operator == row).tolist():
         start, finish = int(played.start[at]), int(played.finish[at])
         lines += [f"  {at}: {Op(program.op[at]).name:10} {start:>15,} to {finish:>15,}: {finish - start:>13,}"]

@@ -234,7 +234,7 @@ nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool
                           array(std::move(link_bytes)), sums.flows, events, ended, counted, sums.over);
 }
 
-// See triosim/engine/many.py.
+// See triosim/engine/monte_carlo.py.
 std::int64_t scaled(std::int64_t amount, double factor) {
     if (factor == 1.0) return amount;
     const double product = std::floor(static_cast<double>(amount) * factor + 0.5);
@@ -316,7 +316,7 @@ nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string
     return array(std::move(ends));
 }
 
-// See triosim/engine/replay.py.
+// See triosim/engine/longest_path.py.
 nb::tuple replay(nb::object py_graph, nb::object py_kind, nb::object py_fixed, nb::object py_shared,
                  nb::object py_factors, nb::object py_links, nb::object py_at) {
     Reader reader;
@@ -417,7 +417,7 @@ nb::tuple turns(nb::tuple pieces, nb::tuple played, std::size_t streams, std::si
                           array(std::move(end)), ended);
 }
 
-// See triosim/engine/meeting.py.
+// See triosim/engine/contended.py.
 nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_t streams, std::size_t messages,
                   std::size_t labels) {
     Columns columns;
@@ -477,7 +477,7 @@ nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted
                           array(std::move(out.call_begin)), array(std::move(out.call_end)), out.host, out.end);
 }
 
-// See triosim/network/cells.py.
+// See triosim/network/rank_classes.py.
 nb::object refine(nb::object py_traffic) {
     Columns columns;
     const auto flat = [&](const char* name) { return columns.flat<std::int64_t>(py_traffic.attr(name), name); };

@@ -1,4 +1,4 @@
-// Colour refinement of ranks, ways, links and groups: triosim/network/cells.py tells the idea and has the same in Python.
+// Colour refinement of ranks, ways, links and groups: triosim/network/rank_classes.py tells the idea and has the same in Python.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace triosim {
 
-// Everything that can be sent in a job, as triosim.network.cells.Traffic.
+// Everything that can be sent in a job, as triosim.network.rank_classes.Traffic.
 struct CellTraffic {
     Column<std::int64_t> endpoint_like, source, target, begun_by, way_like, link_like, lag;
     Ragged<std::int64_t> needs, members;

@@ -1,5 +1,5 @@
 // When the edges of a collective that shares no link have delivered everything, without playing it: rings and pipelines.
-// triosim/engine/alone.py derives the formulas.
+// triosim/engine/isolated_collective.py derives the formulas.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A graph played again with other durations, many draws side by side: triosim/engine/replay.py in C++.
+// A graph played again with other durations, many draws side by side: triosim/engine/longest_path.py in C++.
 //
 // Transfers take what they took when the network was shared, times a factor, so that what remains is the longest way
 // through the tasks: one maximum for each dependency and one sum for each task, in LANES draws at once.  An end is kept

@@ -1,5 +1,5 @@
 // Turns of pieces whose transfers meet on links and hold up what is worked on beside them; the rules are those of
-// triosim/engine/meeting.py.
+// triosim/engine/contended.py.
 #pragma once
 
 #include <algorithm>

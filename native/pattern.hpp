@@ -1,4 +1,4 @@
-// How a collective moves through its pattern: triosim.engine.stepped in C++.
+// How a collective moves through its pattern: triosim.engine.pattern_state in C++.
 #pragma once
 
 #include "graph.hpp"

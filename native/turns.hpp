@@ -1,5 +1,5 @@
 // Turns: pieces of programs that are played one after another on a few workers, nothing shared between them but what
-// they send; the rules are those of triosim/engine/turns.py.
+// they send; the rules are those of triosim/engine/contention_free.py.
 #pragma once
 
 #include <algorithm>

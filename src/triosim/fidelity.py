@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.core.validated_fields import FrozenDict, ValidatedFields, ValueRange, asked
 
 NETWORK, PREDICTION = "Communication", "How it is predicted"
 """Groups of options as help lists them."""
@@ -16,7 +16,7 @@ HOST_MODES = ("recorded", "eager", "large-model", "compiled", "graph", "none")
 
 
 @dataclass(frozen=True, init=False)
-class Fidelity(Checked):
+class Fidelity(ValidatedFields):
     """Which models predict a plan.
 
     Every field has the meaning of the command-line option of the same name.
@@ -54,7 +54,7 @@ class Fidelity(Checked):
         None, PREDICTION, "MODE",
         "Cost of launching: recorded, eager, large-model, compiled, graph or none (default: as the devices).",
     )  # fmt: skip
-    interference: Annotated[float, Within(1)] | Literal["auto", "off"] = asked(
+    interference: Annotated[float, ValueRange(1)] | Literal["auto", "off"] = asked(
         "auto", NETWORK, "X",
         "What computes beside a collective takes so many times as long: auto (as the device), off, or a number "
         "(default auto).",
@@ -83,7 +83,7 @@ class Fidelity(Checked):
     fold: bool = asked(
         True, NETWORK, "on|off", "on: play ranks that nothing tells apart once; off: all, to the same result."
     )
-    seed: Annotated[int, Within(0)] = asked(
+    seed: Annotated[int, ValueRange(0)] = asked(
         0, PREDICTION, "N", "Of the draws that the interval comes from (default 0)."
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.core.validated_fields import FrozenDict, ValidatedFields, ValueRange, asked
 from triosim.fidelity import NETWORK, PREDICTION
 from triosim.stacks import ASSUMED, CUTS, Stack
 
@@ -20,13 +20,13 @@ MOST = 10**12
 WORKLOAD, DIVISION, BATCH, MEMORY = "Workload", "How it is divided", "Batch", "Memory"
 """Groups of options as help lists them."""
 
-Count = Annotated[int, Within(1, MOST)]
+Count = Annotated[int, ValueRange(1, MOST)]
 Options = Mapping[str, str | bool | int | float]
 PLACES = "host, nvme, pool or device:N"
 
 
 @dataclass(frozen=True, init=False)
-class Plan(Checked):
+class Plan(ValidatedFields):
     """How a workload is run.
 
     Sizes of the mesh axes, the batch, the schedule and so on; every field has the meaning of the command-line option
@@ -180,7 +180,7 @@ class Plan(Checked):
         "Where values start: CATEGORY=host|nvme|pool|device:N, as weight=host; repeatable.", option="place",
         repeats=True,
     )  # fmt: skip
-    placement: tuple[Annotated[int, Within(0)], ...] | None = asked(
+    placement: tuple[Annotated[int, ValueRange(0)], ...] | None = asked(
         None, DIVISION, "LIST",
         "Devices of the ranks in order, as 0,2,1,3; or grid-cycle: along a ring through the --shape of a mesh.",
     )  # fmt: skip
@@ -262,7 +262,7 @@ class Plan(Checked):
 
 
 @dataclass(frozen=True, init=False)
-class NamedRules(Checked):
+class NamedRules(ValidatedFields):
     """Rules of parallelism that are asked for so often that the command line has options for them beside a plan's.
 
     In a plan they are :attr:`Plan.parallelism` and :attr:`Plan.parallelism_options`; the fields are those of the rules
@@ -286,7 +286,7 @@ class NamedRules(Checked):
         "How attention gets what other ranks have: gather, ring, ulysses or usp, both of these (default gather).",
     )  # fmt: skip
     ep: Count = asked(1, DIVISION, "N", "Ranks of the data axis that have the experts of each layer among them.")
-    etp: Annotated[int, Within(0, MOST)] = asked(
+    etp: Annotated[int, ValueRange(0, MOST)] = asked(
         0, DIVISION, "N",
         "Ranks that divide each expert: --tp, or 1 for whole experts, which --ep then divides over --tp too "
         "(default --tp).",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
-from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
 from triosim.accelerator.problem import Problem
 
 PJ = 1e-12
@@ -34,7 +34,7 @@ def prime_factors(number: int) -> list[int]:
     return found
 
 
-def random_mapping(seed: int, architecture: Architecture, problem: Problem) -> MappingOf:
+def random_mapping(seed: int, architecture: Architecture, problem: Problem) -> LoopMapping:
     """Any mapping whose loops multiply to the bounds; fan-outs may be exceeded by none."""
     chance = random.Random(seed)
     slots: list[tuple[str, str, int]] = []
@@ -59,4 +59,4 @@ def random_mapping(seed: int, architecture: Architecture, problem: Problem) -> M
         loops = [Loop(d, n, axis) for d, n in found.items() if n > 1]
         chance.shuffle(loops)
         levels.setdefault(node, []).extend(loops)
-    return MappingOf(tuple(Level(node, tuple(loops)) for node, loops in levels.items()))
+    return LoopMapping(tuple(Level(node, tuple(loops)) for node, loops in levels.items()))

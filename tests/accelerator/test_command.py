@@ -16,7 +16,7 @@ from triosim.accelerator.datacentric import Hardware
 from triosim.accelerator.evaluate import evaluate
 from triosim.accelerator.files.maestro import Maestro
 from triosim.accelerator.reading import read
-from triosim.report.accelerator_page import DrawnCase, roofs
+from triosim.report.accelerator_page import PlottedCase, roofs
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = [ROOT / "examples/accelerator" / name for name in ("little.toml", "layer.toml", "rows.toml")]
@@ -178,7 +178,7 @@ def test_a_mapping_touches_the_slope_of_the_store_that_binds(outer: int, inner: 
     assert found.mapping is not None
     result = evaluate(design, problem, found.mapping.mapping(design, problem))
     height = result.computes / result.cycles
-    lines = roofs([DrawnCase(result, design, problem)])
+    lines = roofs([PlottedCase(result, design, problem)])
     under = {line.name: height / (line.points[0][0] * line.words_per_cycle) for line in lines}
     assert set(under) == {"DRAM", "buffer"}
     assert all(value <= 1 + 1e-9 for value in under.values())

@@ -11,14 +11,14 @@ from tests.accelerator.designs import BUFFER, DRAM, MAC, PJ, REGISTERS, THREE, r
 from tests.data import shared
 from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
 from triosim.accelerator.evaluate import FILLING, TIMINGS, as_json, evaluate
-from triosim.accelerator.mapping import Level, Loop, MappingOf, nest_lines
+from triosim.accelerator.mapping import Level, Loop, LoopMapping, nest_lines
 from triosim.accelerator.problem import attention, chained, convolution, einsum, gemm
 from triosim.accelerator.reading import read
 from triosim.core.errors import InputError
 
 # Outputs[4, 2] += Inputs[4, 6] Weights[6, 2].  DRAM goes through M in two halves, the buffer through K in three parts;
 # two instances along X share the columns; registers do two rows and two values of K.
-BY_HAND = MappingOf((
+BY_HAND = LoopMapping((
     Level("DRAM", (Loop("M", 2),)),
     Level("Buffer", (Loop("K", 3),)),
     Level("PE", (Loop("N", 2, "x"),)),
@@ -70,7 +70,7 @@ def test_a_row_that_serves_a_cluster_is_paid_once():
     registers = dataclasses.replace(REGISTERS, cluster_size=2)
     design = Architecture("clusters", (DRAM, FanOut("PE", 4), registers), MAC)
     for used, rows in ((4, 2), (1, 1)):
-        mapping = MappingOf((Level("PE", (Loop("N", used, "x"),)), Level("Registers", (Loop("N", 4 // used),))))
+        mapping = LoopMapping((Level("PE", (Loop("N", used, "x"),)), Level("Registers", (Loop("N", 4 // used),))))
         found = evaluate(design, gemm(m=1, n=4, k=1), mapping)
         weights = next(a for a in found.accesses if (a.store, a.tensor) == ("Registers", "Weights"))
         assert weights.energy_j == pytest.approx(rows * (weights.reads + 1.1 * weights.fills) * PJ)
@@ -82,7 +82,7 @@ def test_a_sliding_window_brings_only_what_is_new():
     design = Architecture("slide", (DRAM, keeps), Compute())
     for stride, new in ((1, 1), (2, 2), (3, 3), (4, 3)):
         problem = convolution(p=8, r=3, stride=stride)
-        mapping = MappingOf((Level("DRAM", (Loop("P", 8),)), Level("Window", (Loop("R", 3),))))
+        mapping = LoopMapping((Level("DRAM", (Loop("P", 8),)), Level("Window", (Loop("R", 3),))))
         found = evaluate(design, problem, mapping)
         inputs = next(a for a in found.accesses if (a.store, a.tensor) == ("Window", "Inputs"))
         assert inputs.fills == 3 + 7 * new
@@ -123,7 +123,7 @@ def test_time_of_three_readings():
     single = Architecture("slow", (slow, dataclasses.replace(BUFFER, buffering=1)), MAC)
     double = Architecture("slow", (slow, dataclasses.replace(BUFFER, buffering=2)), MAC)
     problem = gemm(m=4, n=1, k=1)
-    mapping = MappingOf((Level("DRAM", (Loop("M", 4),)),))
+    mapping = LoopMapping((Level("DRAM", (Loop("M", 4),)),))
     reads = 4 + 1
     assert evaluate(single, problem, mapping, "ideal").cycles == 4
     assert evaluate(single, problem, mapping, "bandwidth").cycles == reads / 0.5
@@ -169,11 +169,11 @@ ALL = (Loop("M", 4), Loop("N", 2), Loop("K", 6))
 )  # fmt: skip
 def test_mappings_that_cannot_run_are_refused(levels, words):
     with pytest.raises(InputError, match=words.replace("(", r"\(")):
-        evaluate(THREE, gemm(m=4, n=2, k=6), MappingOf(levels))
+        evaluate(THREE, gemm(m=4, n=2, k=6), LoopMapping(levels))
 
 
 def test_a_tile_over_capacity_names_tensor_and_words():
-    mapping = MappingOf((Level("Registers", (Loop("M", 8), Loop("K", 8))),))
+    mapping = LoopMapping((Level("Registers", (Loop("M", 8), Loop("K", 8))),))
     with pytest.raises(InputError, match="Registers take 80 words, of which Inputs 64, and it holds 64"):
         evaluate(THREE, gemm(m=8, n=1, k=8), mapping)
 

@@ -12,7 +12,7 @@ from triosim.accelerator import writing
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
 from triosim.accelerator.energies import FACTOR, completed, multiply_add_j, sram_j
 from triosim.accelerator.evaluate import evaluate
-from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
 from triosim.accelerator.problem import convolution, einsum, gemm
 from triosim.accelerator.reading import Contents, read
 from triosim.core.errors import InputError
@@ -88,7 +88,7 @@ def test_twenty_lines_of_toml_are_a_design(tmp_path):
     assert problem == expected
     assert found.mapping is not None
     mapping = found.mapping.mapping(design, problem)
-    assert mapping == MappingOf((
+    assert mapping == LoopMapping((
         Level("DRAM", (Loop("M", 4), Loop("P", 8))),
         Level("PE", (Loop("C", 3, "y"), Loop("S", 3, "y"), Loop("Q", 14, "x"))),
         Level("registers", (Loop("M", 8), Loop("R", 3)), ("Weights", "Outputs")),
@@ -215,7 +215,7 @@ def test_mappings_that_are_written_are_read_as_the_same(seed, tmp_path):
 
 def test_statistics_have_the_fields_that_scripts_look_for():
     problem = gemm(m=4, n=2, k=6)
-    found = evaluate(THREE, problem, MappingOf((Level("DRAM", tuple(Loop(d, n) for d, n in problem.bound.items())),)))
+    found = evaluate(THREE, problem, LoopMapping((Level("DRAM", tuple(Loop(d, n) for d, n in problem.bound.items())),)))
     text = writing.timeloop_stats(found, THREE)
     for words in ("=== Registers ===", "Scalar reads (per-instance)", "Cycles: 48", "Computes = 48", "fJ/Compute",
                   "Utilization: 8.33%", f"Energy: {found.energy_j * 1e6:.2f} uJ"):  # fmt: skip
@@ -233,7 +233,7 @@ def test_energies_that_nobody_states_are_assumed_and_widen_the_interval():
     assert made.stores[1].energies.read == pytest.approx(10e-12), "8 KB, 64 bits: a row of the table"
     assert made.stores[2].energies.write == made.compute.energies.compute
     problem = gemm(m=4, n=2, k=6)
-    mapping = MappingOf((Level("buffer", tuple(Loop(d, n) for d, n in problem.bound.items())),))
+    mapping = LoopMapping((Level("buffer", tuple(Loop(d, n) for d, n in problem.bound.items())),))
     found = evaluate(made, problem, mapping)
     low, high = found.interval_j
     assert low < found.energy_j < high
@@ -244,7 +244,7 @@ def test_energies_that_nobody_states_are_assumed_and_widen_the_interval():
 
 
 def mapping_of(problem):
-    return MappingOf((Level("DRAM", tuple(Loop(d, n) for d, n in problem.bound.items())),))
+    return LoopMapping((Level("DRAM", tuple(Loop(d, n) for d, n in problem.bound.items())),))
 
 
 def test_energies_follow_size_bits_and_process():

@@ -17,11 +17,11 @@ from tests.accelerator.walk import walk
 from triosim.accelerator import ragged
 from triosim.accelerator.architecture import Architecture, FanOut
 from triosim.accelerator.evaluate import evaluate
-from triosim.accelerator.mapping import Level, Loop, MappingOf
-from triosim.accelerator.nest import Counts, LoopNest
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
+from triosim.accelerator.nest import AccessCounts, LoopNest
 from triosim.accelerator.problem import Problem, convolution, gemm
 
-COUNTS = [field.name for field in dataclasses.fields(Counts)]
+COUNTS = [field.name for field in dataclasses.fields(AccessCounts)]
 
 
 def small_gemm(chance: random.Random) -> Problem:
@@ -36,7 +36,7 @@ def some_bypass(chance: random.Random, problem: Problem) -> Architecture:
     return dataclasses.replace(THREE, nodes=(DRAM, buffer, FanOut("PE", 4, 3), registers))
 
 
-def counted(nest: LoopNest, *mappings: MappingOf) -> Counts:
+def counted(nest: LoopNest, *mappings: LoopMapping) -> AccessCounts:
     return nest.count(*nest.arrays(mappings))
 
 
@@ -97,7 +97,7 @@ def test_permuting_loops_that_do_not_index_a_tensor_does_not_move_it(seed):
                 if dimension not in {x.dimension for x in loops} and level.node != "PE":
                     loops.insert(chance.randint(0, len(loops)), Loop(dimension, 1))
             levels.append(Level(level.node, tuple(loops), level.keeps))
-        after = counted(nest, MappingOf(tuple(levels)))
+        after = counted(nest, LoopMapping(tuple(levels)))
         for what in ("tile", "reads", "fills", "updates"):
             assert np.array_equal(getattr(before, what)[:, t], getattr(after, what)[:, t]), (tensor.name, what)
 
@@ -123,7 +123,7 @@ def test_arrays_and_mappings_are_the_same_thing():
         assert evaluate(THREE, problem, again) == dataclasses.replace(evaluate(THREE, problem, mapping), mapping=again)
 
 
-def ragged_mapping(seed: int, problem: Problem) -> MappingOf:
+def ragged_mapping(seed: int, problem: Problem) -> LoopMapping:
     """Loops that exceed the bounds wherever they do not divide."""
     chance = random.Random(seed)
     levels: dict[str, list[Loop]] = {"DRAM": [], "Buffer": [], "PE": [], "Registers": []}
@@ -142,7 +142,7 @@ def ragged_mapping(seed: int, problem: Problem) -> MappingOf:
         made.append(Level(node, tuple(spread)))
         if len(spread) < len(loops):
             made[0] = Level("DRAM", made[0].loops + tuple(Loop(x.dimension, x.count) for x in loops[1:]))
-    return MappingOf(tuple(made), True)
+    return LoopMapping(tuple(made), True)
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,7 +164,7 @@ def test_a_ragged_mapping_computes_every_point_once(seed):
 def test_a_ragged_mapping_by_hand():
     """7 rows in tiles of 3: 3 + 3 + 1.  Weights pass by for each of the three, inputs once, and the last is cut off."""
     problem = gemm(m=7, n=2, k=2)
-    mapping = MappingOf(
+    mapping = LoopMapping(
         (Level("DRAM", (Loop("M", 3),)), Level("Buffer", (Loop("N", 2),)),
          Level("Registers", (Loop("M", 3), Loop("K", 2)))), True,
     )  # fmt: skip

@@ -16,9 +16,9 @@ from tests.data import shared
 from triosim.accelerator import sparse
 from triosim.accelerator.architecture import Architecture, Compute, Energies, Store
 from triosim.accelerator.evaluate import evaluate
-from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
 from triosim.accelerator.problem import Operand, einsum, gemm
-from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
+from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
 from triosim.core.errors import InputError
 
 DATA = Path(__file__).parent / "data"
@@ -28,12 +28,12 @@ PLAIN = Architecture(
     Compute("mac", 8, Energies(compute=0.315 * PJ)),
 )  # fmt: skip
 DOT = einsum("Z[M] += A[K] * B[K]", {"K": 16, "M": 1}, "dot", {"A": 0.25})
-ONE_PASS = MappingOf((Level("Buffer", (Loop("K", 16),)),))
+ONE_PASS = LoopMapping((Level("Buffer", (Loop("K", 16),)),))
 
 
 def test_a_dot_product_that_gates_zeros():
     """Of 16 steps 4 have an A that is not zero; Z is read back for all but the first of them."""
-    spared = (Spared("Buffer", "B", ("A",), False), Spared("Buffer", "Z", ("A",), False))
+    spared = (ActionOptimization("Buffer", "B", ("A",), False), ActionOptimization("Buffer", "Z", ("A",), False))
     rules = Sparse(spared=spared, compute="gating")
     found = sparse.evaluate(PLAIN, DOT, ONE_PASS, rules)
     rows = {a.tensor: a for a in found.accesses}
@@ -46,8 +46,8 @@ def test_a_dot_product_that_gates_zeros():
 
 
 def test_a_dot_product_that_skips_zeros_of_coordinates():
-    rules = Sparse((Stored("Buffer", "A", ("CP",)),), (Spared("Buffer", "B", ("A",), True),
-                                                        Spared("Buffer", "Z", ("A",), True)))  # fmt: skip
+    rules = Sparse((RepresentationFormat("Buffer", "A", ("CP",)),), (ActionOptimization("Buffer", "B", ("A",), True),
+                                                        ActionOptimization("Buffer", "Z", ("A",), True)))  # fmt: skip
     found = sparse.evaluate(PLAIN, DOT, ONE_PASS, rules)
     rows = {a.tensor: a for a in found.accesses}
     assert (found.cycles, found.computes) == (4, 4)
@@ -68,12 +68,13 @@ def test_two_compressed_matrices():
     )  # fmt: skip
     design = Architecture("spMspM", stores, PLAIN.compute)
     problem = einsum("Z[M,N] += A[M,K] * B[N,K]", {"M": 8, "N": 8, "K": 8}, "spMspM", {"A": 0.25, "B": 0.5})
-    mapping = MappingOf((Level("Buffer", (Loop("M", 8), Loop("K", 8), Loop("N", 8))),))
+    mapping = LoopMapping((Level("Buffer", (Loop("M", 8), Loop("K", 8), Loop("N", 8))),))
     ranks = ("UOP", "CP")
     rules = Sparse(
-        (Stored("Outside", "A", ranks), Stored("Outside", "B", ranks), Stored("Buffer", "B", ranks)),
-        (Spared("Buffer", "A", ("B",), True), Spared("Buffer", "B", ("A",), True),
-         Spared("Buffer", "Z", ("A", "B"), True)),
+        (RepresentationFormat("Outside", "A", ranks), RepresentationFormat("Outside", "B", ranks),
+        RepresentationFormat("Buffer", "B", ranks)),
+        (ActionOptimization("Buffer", "A", ("B",), True), ActionOptimization("Buffer", "B", ("A",), True),
+         ActionOptimization("Buffer", "Z", ("A", "B"), True)),
     )  # fmt: skip
     found = sparse.evaluate(design, problem, mapping, rules)
     rows = {(a.store, a.tensor): a for a in found.accesses}
@@ -98,8 +99,8 @@ def test_without_zeros_it_is_the_dense_evaluation(seed):
     if sum(loop.count for loop in mapping.level("Registers").loops) > 12:
         return
     rules = Sparse(
-        tuple(Stored("Buffer", t.name, ("U",)) for t in problem.tensors),
-        tuple(Spared("Registers", t.name, ("Inputs", "Weights"), bool(seed % 2)) for t in problem.tensors),
+        tuple(RepresentationFormat("Buffer", t.name, ("U",)) for t in problem.tensors),
+        tuple(ActionOptimization("Registers", t.name, ("Inputs", "Weights"), bool(seed % 2)) for t in problem.tensors),
         "skipping" if seed % 3 else "gating",
     )
     found = sparse.evaluate(THREE, problem, mapping, rules)
@@ -128,9 +129,9 @@ def test_the_chance_that_a_tile_is_empty_is_what_draws_show(density):
 def test_room_is_checked_for_the_expected_tile_and_told_of_the_fullest():
     store = Store("Buffer", 20, 8, energies=PLAIN.stores[0].energies)
     design = Architecture("tight", (Store("DRAM", kind="DRAM"), store), MAC)
-    mapping = MappingOf((Level("Buffer", (Loop("K", 16),)), Level("DRAM", (Loop("M", 4),))))
+    mapping = LoopMapping((Level("Buffer", (Loop("K", 16),)), Level("DRAM", (Loop("M", 4),))))
     problem = einsum("Z[M] += A[M,K] * B[K]", {"K": 16, "M": 4}, "dot", {"A": 0.125, "B": 0.125})
-    stored = (Stored("Buffer", "A", ("CP",)), Stored("Buffer", "B", ("CP",)))
+    stored = (RepresentationFormat("Buffer", "A", ("CP",)), RepresentationFormat("Buffer", "B", ("CP",)))
     assert sparse.evaluate(design, problem, mapping, Sparse(stored)).overfull == ()
     anywhere = dataclasses.replace(
         problem, tensors=tuple(dataclasses.replace(t, distribution="hypergeometric") for t in problem.tensors)
@@ -150,12 +151,12 @@ def test_room_is_checked_for_the_expected_tile_and_told_of_the_fullest():
 
 def test_metadata_of_every_format():
     problem = einsum("Z[M] += A[M,K] * B[K]", {"M": 4, "K": 8}, "fibres", {"A": 0.25})
-    mapping = MappingOf((Level("Buffer", (Loop("M", 4), Loop("K", 8))),))
+    mapping = LoopMapping((Level("Buffer", (Loop("M", 4), Loop("K", 8))),))
     words = {("UOP", "CP"): 5 + 8, ("UOP", "UOP"): 5 + 4 * 9, ("CP", "RLE"): 4 + 8, ("U", "B"): 32, ("B", "B"): 4 + 32,
              ("CP",): 8, ("UOP", "UOP", "RLE"): 2 + 5 + 8}  # fmt: skip
     assert {rank for ranks in words for rank in ranks} == set(FORMATS)
     for ranks, expected in words.items():
-        found = sparse.evaluate(PLAIN, problem, mapping, Sparse((Stored("Buffer", "A", ranks),)))
+        found = sparse.evaluate(PLAIN, problem, mapping, Sparse((RepresentationFormat("Buffer", "A", ranks),)))
         assert found.accesses[1].tensor == "A"
         assert found.accesses[1].metadata_tile == expected, ranks
 
@@ -163,9 +164,9 @@ def test_metadata_of_every_format():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        (Sparse((Stored("Cache", "A", ("CP",)),)), "unknown store"),
-        (Sparse((Stored("Buffer", "Q", ("CP",)),)), "unknown tensor"),
-        (Sparse(spared=(Spared("Buffer", "A", ("Q",), True),)), "unknown tensor"),
+        (Sparse((RepresentationFormat("Cache", "A", ("CP",)),)), "unknown store"),
+        (Sparse((RepresentationFormat("Buffer", "Q", ("CP",)),)), "unknown tensor"),
+        (Sparse(spared=(ActionOptimization("Buffer", "A", ("Q",), True),)), "unknown tensor"),
     ],
 )
 def test_names_that_are_not_there_are_refused(rules, words):

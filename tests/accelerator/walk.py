@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from triosim.accelerator.architecture import Architecture, Store
-from triosim.accelerator.mapping import MappingOf, keeps_of
+from triosim.accelerator.mapping import LoopMapping, keeps_of
 from triosim.accelerator.problem import Operand, Problem
 
 Point = dict[str, int]
@@ -28,12 +28,12 @@ class Walk:
     steps: int = 0
 
 
-def _loops(architecture: Architecture, mapping: MappingOf) -> list[tuple[str, str, int, str]]:
+def _loops(architecture: Architecture, mapping: LoopMapping) -> list[tuple[str, str, int, str]]:
     """(node, dimension, count, axis), outermost first."""
     return [(n.name, x.dimension, x.count, x.axis) for n in architecture.nodes for x in mapping.level(n.name).loops]
 
 
-def walk(architecture: Architecture, problem: Problem, mapping: MappingOf) -> Walk:
+def walk(architecture: Architecture, problem: Problem, mapping: LoopMapping) -> Walk:
     """Walk the nest of a perfect mapping."""
     loops = _loops(architecture, mapping)
     places: dict[str, int] = {}  # loops above each store

@@ -11,15 +11,15 @@ import pytest
 from triosim.cli.arguments import Options
 from triosim.cli.fields import answers, option, option_name, with_fields_of
 from triosim.cli.predict import fidelity_of, plan_of
-from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.errors import InputError
+from triosim.core.validated_fields import FrozenDict, ValidatedFields, ValueRange, asked
 from triosim.fidelity import Fidelity
 from triosim.partition.rule import RULES
 from triosim.plan import NamedRules, Plan
 
 
 @pytest.mark.parametrize("part", [Plan, Fidelity])
-def test_nothing_typed_is_the_default(part: type[Checked]) -> None:
+def test_nothing_typed_is_the_default(part: type[ValidatedFields]) -> None:
     read = plan_of(Options("gpt2"), training=True) if part is Plan else fidelity_of(Options("gpt2"))
     assert read == part()
 
@@ -70,10 +70,10 @@ def test_named_options_of_rules_are_fields_of_theirs() -> None:
 
 
 @dataclass(frozen=True, init=False)
-class _Oven(Checked):
+class _Oven(ValidatedFields):
     noun: ClassVar[str] = "an oven"
 
-    heat: Annotated[int, Within(1)] = asked(200, "Oven", "N", "Degrees.")
+    heat: Annotated[int, ValueRange(1)] = asked(200, "Oven", "N", "Degrees.")
     fan: bool = asked(True, "Oven", "on|off", "Whether air is moved.")
     racks: tuple[str, ...] = asked((), "Oven", "LIST", "What is inside.", option="rack", repeats=True)
     glass: Literal["clear", "tinted"] | None = asked(None, "Door", "KIND", "Of the door.")

@@ -8,7 +8,7 @@ from tests.engine.graphs import Builder, wires
 from triosim.collectives.group import Group, LinkClass
 from triosim.collectives.scheduling import ScheduledCollective
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, Pattern, Played
+from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, GraphRun, Pattern
 from triosim.engine.play import play
 
 NVLINK3 = LinkClass(240e9, 0.7e-6, 6e-6, "NVLink3", "NVLink", 240e9)
@@ -32,7 +32,7 @@ def servers(count: int, width: int, intra: LinkClass = NVLINK4, inter: LinkClass
     return Group(where, intra if width > 1 else None, inter, architecture=ARCHITECTURES.get(intra.name, ""))
 
 
-def run(made: ScheduledCollective, group: Group) -> Played:
+def run(made: ScheduledCollective, group: Group) -> GraphRun:
     """Play one collective alone: each member has its link to the switch of its server, and its way out to a network
     that never limits.  Links of member m: out to the switch, in from it, out to the network, in from it."""
     links = [link for link in (group.intra, group.inter) for _ in range(2)]

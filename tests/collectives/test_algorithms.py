@@ -13,7 +13,7 @@ from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, CollectiveSchedu
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.pattern import ring
 from triosim.core.errors import InputError
-from triosim.engine.graph import CAPACITY_PER_BYTE, EngineNetwork, Played
+from triosim.engine.graph import CAPACITY_PER_BYTE, EngineNetwork, GraphRun
 from triosim.engine.play import play
 from triosim.schedule.program import COLLECTIVES
 
@@ -28,7 +28,7 @@ def schedule(algorithm: str, kind: str, members: int, size: int, root: int = 0) 
     return ALGORITHMS.get(algorithm)().schedule(kind, members, size, root)
 
 
-def run(schedule: CollectiveSchedule, network: EngineNetwork) -> Played:
+def run(schedule: CollectiveSchedule, network: EngineNetwork) -> GraphRun:
     """Play one collective whose member m sits at node m of a switch; rows are positions."""
     b = Builder()
     b.collective(schedule.pattern, routes_of(schedule.pattern, schedule.order, schedule.pattern.members))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim.collectives import constants, cost
-from triosim.collectives.constants import Curve
+from triosim.collectives.constants import TransferTimeCurve
 
 MIB = 2**20
 
@@ -36,7 +36,7 @@ def test_another_schema_is_refused() -> None:
 
 
 def test_a_curve_goes_through_its_points_and_is_flat_outside() -> None:
-    curve = Curve((4.0, 16.0, 64.0), (1.0, 3.0, 2.0))
+    curve = TransferTimeCurve((4.0, 16.0, 64.0), (1.0, 3.0, 2.0))
     assert [curve(x) for x in (1, 4, 8, 16, 32, 64, 1000)] == [1, 1, 2, 3, 2.5, 2, 2]
 
 

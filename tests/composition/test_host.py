@@ -13,8 +13,10 @@ import triosim
 from tests.asked import asked
 from tests.traces import chain
 from triosim import Fidelity, InputError, Plan
-from triosim.composition.host import crowding, default_mode, host
+from triosim.composition.host import crowding, default_mode, host, issue_seconds, launched_one_by_one
 from triosim.hardware import catalog
+from triosim.operators import canonical
+from triosim.transform.quantization import quantized
 
 ONE = {"devices": 1}
 DELAY, GAP, GRAPH_GAP = 2e-6, 1.2e-6, 1e-6
@@ -192,3 +194,27 @@ def test_a_chain_starts_when_host_stream_and_waits_allow(rows) -> None:
         if waits:
             issued = max(issued, end + GAP + DELAY)
     assert _time(trace, host="recorded") == pytest.approx(now, abs=1e-9)
+
+
+MIXTURE = {
+    "hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1024, "num_experts": 16,
+    "num_experts_per_tok": 2, "head_dim": 32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", ["none", "mxfp8", "fp8-current"])
+def test_experts_that_multiply_one_by_one_are_launched_by_a_compiled_loop(recipe: str) -> None:
+    """15 launches more for each of 6 products of a layer, 4 casts of rows, 4 of weights, and for their maxima."""
+    trace = quantized(triosim.model("qwen3_moe", sequence_length=128, configuration=MIXTURE, fused=True), recipe)
+    usual = host(trace, "large-model")
+    more = launched_one_by_one(trace, usual).issue_s - usual.issue_s
+    launches = np.round(more / issue_seconds("compiled")).astype(int)
+    names = [canonical(name)[0] for name in trace.operators.name]
+    assert {names[row] for row in np.flatnonzero(launches)} <= {"_grouped_mm", "quantize", "compute_amax"}
+    assert set(launches[launches > 0].tolist()) == {15}
+    products, casts = 2 * 6, 0 if recipe == "none" else 2 * (2 + 2 + 4)
+    assert np.count_nonzero(launches) == products + casts * (2 if recipe == "fp8-current" else 1)
+    for mode in ("none", "graph"):
+        own = host(trace, mode)
+        assert launched_one_by_one(trace, own) is own

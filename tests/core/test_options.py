@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim.core.errors import InputError
-from triosim.core.options import Above, AtLeast, configured, options_of
+from triosim.core.options import AtLeast, GreaterThan, configured, options_of
 
 
 class Colour(Enum):
@@ -28,7 +28,7 @@ class Part:
     switch: bool = False
     count: Annotated[int, AtLeast(1)] = 1
     limit: Annotated[int, AtLeast(1)] | None = None
-    ratio: Annotated[float, Above(0)] = 1.0
+    ratio: Annotated[float, GreaterThan(0)] = 1.0
     share: Annotated[float, AtLeast(0)] = 0.0
     name: str = ""
     way: Literal["up", "down", 3] = "up"

@@ -35,13 +35,13 @@ from tests.engine.graphs import (
 from triosim.collectives import uneven
 from triosim.core.columns import Ragged
 from triosim.core.registry import of_file
-from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
-from triosim.engine.many import scaled
+from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
+from triosim.engine.monte_carlo import scale_amounts
 from triosim.engine.solver import SOLVERS, NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
 
-Player = Callable[..., Played]
+Player = Callable[..., GraphRun]
 Outcome = tuple[object, ...]
 Case = tuple[Graph, EngineNetwork]
 
@@ -304,8 +304,8 @@ def compare_draws(cases: int, first: int, draws: int = 8) -> None:
         for model in (MaxMin, EqualSplit):
             ends = native.play_many(graph, network, model(), kind, factors, links).tolist()
             for row, link, end in zip(factors, links, ends, strict=True):
-                amount = scaled(graph.amount, np.append(row, 1.0)[kind])
-                capacity = np.maximum(scaled(network.capacity, np.full(len(network.capacity), link)), 1)
+                amount = scale_amounts(graph.amount, np.append(row, 1.0)[kind])
+                capacity = np.maximum(scale_amounts(network.capacity, np.full(len(network.capacity), link)), 1)
                 capacity = np.where(network.capacity == UNLIMITED, UNLIMITED, capacity)
                 try:
                     alone = native.play(replace(graph, amount=amount), replace(network, capacity=capacity), model())

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from triosim.engine.graph import Played
+from triosim.engine.graph import GraphRun
 from triosim.engine.play import ENGINES
 
-Player = Callable[..., Played]
+Player = Callable[..., GraphRun]
 
 
 @pytest.fixture(scope="session", params=list(ENGINES))

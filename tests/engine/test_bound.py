@@ -13,12 +13,12 @@ from tests.engine.graphs import GB_PER_S, Builder, wires
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
 from triosim.engine.check import check
+from triosim.engine.contention_free import MessageOp
 from triosim.engine.graph import EngineNetwork, Graph
-from triosim.engine.many import play_many
+from triosim.engine.monte_carlo import play_many
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.engine.turns import Does
 from triosim.memory.footprint import played
-from triosim.network.cells import RankClasses, Traffic, refined
+from triosim.network.rank_classes import RankClasses, Traffic, refined
 
 _native = pytest.importorskip("triosim.engine._native", reason="no compiler was there at installation")
 _allocator = pytest.importorskip("triosim.memory._allocator", reason="no compiler was there at installation")
@@ -178,7 +178,7 @@ def test_columns_of_traffic() -> None:
 
 
 PIECES = (
-    np.array([0, 3, 5]), np.array([0, 0, int(Does.SENDS), int(Does.RECEIVES), 0], np.int8),
+    np.array([0, 3, 5]), np.array([0, 0, int(MessageOp.SEND), int(MessageOp.RECEIVE), 0], np.int8),
     np.array([0, 1, 2, -1, 0], np.int8), np.array([0, 1, 2, -1, 3], np.int8), np.array([5, 7, 2, 0, 3]),
     np.array([0, 1, 0, 0, 0]), np.array([0, 0, 1, 2, 2, 3]), np.array([0, 1, 0], np.int32),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.graphs import GB_PER_S, Builder, edges, routes_of, switch, wires
 from triosim.collectives.pattern import ring, rounds
 from triosim.core.columns import Ragged
-from triosim.engine.check import carried, check
+from triosim.engine.check import check, link_loads
 from triosim.engine.graph import ALL, EngineNetwork, Graph, Pattern
 
 
@@ -124,7 +124,7 @@ def test_carried_adds_transfers_and_collectives() -> None:
     b.collective(RING, routes_of(RING, range(3), 3))
     exchange = rounds(3, 100)
     b.collective(exchange, routes_of(exchange, range(3), 3))
-    link_bytes, flows = carried(b.graph(), switch(3, GB_PER_S))
+    link_bytes, flows = link_loads(b.graph(), switch(3, GB_PER_S))
     assert link_bytes.tolist() == [247, 240, 240, 247, 240, 240]
     assert flows == 1 + 12 + 6
 
@@ -134,7 +134,7 @@ def test_carried_counts_every_run_and_every_weight() -> None:
     b.collective(RING, range(3))
     b.again(0)
     b.instances.append(0)  # of which no task is in the graph, so that it is never run
-    link_bytes, flows = carried(b.graph(), wires([GB_PER_S] * 3, [[0, 1], [1], [2]], 0, [[1, 5], [1], [3]]))
+    link_bytes, flows = link_loads(b.graph(), wires([GB_PER_S] * 3, [[0, 1], [1], [2]], 0, [[1, 5], [1], [3]]))
     assert link_bytes.tolist() == [80, 480, 240]
     assert flows == 24
 
@@ -143,4 +143,4 @@ def test_carried_does_not_round() -> None:
     b = Builder()
     for _ in range(3):
         b.transfer(0, 2**60 + 1)
-    assert carried(b.graph(), wires([GB_PER_S], [[0]]))[0][0] == 3 * (2**60 + 1)
+    assert link_loads(b.graph(), wires([GB_PER_S], [[0]]))[0][0] == 3 * (2**60 + 1)

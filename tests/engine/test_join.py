@@ -15,7 +15,7 @@ from tests.engine.graphs import GB_PER_S, US, Builder, graphs, routes_of, switch
 from triosim.collectives.pattern import ring
 from triosim.engine.check import check
 from triosim.engine.graph import EngineNetwork, Graph
-from triosim.engine.join import Job, LateStart, join, late
+from triosim.engine.join import Job, LateStart, delay_jobs, join
 
 
 def ring_job(places: list[int], nodes: int = 4, start: int = 0) -> Job:
@@ -102,7 +102,7 @@ def test_a_job_that_arrives_runs_as_it_would_from_the_beginning(play: Player) ->
     jobs = [ring_job([0, 1]), ring_job([0, 1])]
     (graph, network), own = join(jobs), spans(jobs)
     alone = play(*jobs[0]).finish
-    graph = late(graph, own, [LateStart(), LateStart(100 * US)])
+    graph = delay_jobs(graph, own, [LateStart(), LateStart(100 * US)])
     check(graph, network)
     played = play(graph, network)
     assert played.finish[own[0]].tolist() == alone.tolist()
@@ -114,7 +114,7 @@ def test_a_job_that_arrives_runs_as_it_would_from_the_beginning(play: Player) ->
 def test_a_job_follows_another(play: Player, ticks: int, begins: int) -> None:
     jobs = [ring_job([0, 1], start=US), ring_job([2, 3]), ring_job([0, 1])]
     (graph, network), own = join(jobs), spans(jobs)
-    graph = late(graph, own, [LateStart(), LateStart(), LateStart(ticks, after=0)])
+    graph = delay_jobs(graph, own, [LateStart(), LateStart(), LateStart(ticks, after=0)])
     played = play(graph, network)
     assert int(played.start[own[2]].min()) == begins == max(ticks, int(played.finish[own[0]].max()))
 
@@ -124,5 +124,5 @@ def test_a_job_follows_another(play: Player, ticks: int, begins: int) -> None:
 def test_what_arrives_alone_is_only_later(play: Player, job: Job, ticks: int) -> None:
     graph, network = job
     played = play(graph, network)
-    shifted = play(late(graph, [slice(0, len(graph))], [LateStart(ticks)]), network)
+    shifted = play(delay_jobs(graph, [slice(0, len(graph))], [LateStart(ticks)]), network)
     assert (shifted.finish[: len(graph)] - ticks).tolist() == played.finish.tolist()

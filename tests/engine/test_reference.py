@@ -12,13 +12,13 @@ from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, rout
 from triosim.collectives.pattern import chain, ring
 from triosim.core.errors import InputError
 from triosim.engine import reference
-from triosim.engine.graph import EngineNetwork, Graph, Pattern, Played, Stuck
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Pattern, Stuck
 from triosim.engine.reference import play
 from triosim.engine.solver import NEVER, Flow, NetworkModel, Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
 
 
-def same(one: Played, other: Played) -> bool:
+def same(one: GraphRun, other: GraphRun) -> bool:
     columns = ("start", "begin", "finish", "link_bytes")
     return one.flows == other.flows and all((getattr(one, c) == getattr(other, c)).all() for c in columns)
 

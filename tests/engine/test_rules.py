@@ -27,7 +27,7 @@ from tests.engine.oracle import Oracle, Share, equal_split, max_min
 from triosim.collectives.pattern import chain, ring, to_first
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
+from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
 from triosim.engine.join import join
 from triosim.engine.solver import Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
@@ -36,7 +36,7 @@ from triosim.engine.solvers.max_min import MaxMin
 NOTHING = wires([], [])
 
 
-def ticks(played: Played) -> list[tuple[int, int, int]]:
+def ticks(played: GraphRun) -> list[tuple[int, int, int]]:
     return list(zip(played.start.tolist(), played.begin.tolist(), played.finish.tolist(), strict=True))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from triosim import InputError
 from triosim.job.checkpoint import Checkpoint
-from triosim.job.failures import Failures, Runs, run
+from triosim.job.failures import Failures, JobRuns, run
 from triosim.job.interval import stretch
 
 DAY = 86_400.0
@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 def _run(
     failures: Failures, checkpoint: Checkpoint, interval: float = 3600.0, work: float = 30 * DAY, runs: int = 400
-) -> Runs:
+) -> JobRuns:
     return run(work, interval, checkpoint, failures, 0.0, runs, seed=1)
 
 

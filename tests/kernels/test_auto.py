@@ -17,8 +17,8 @@ from triosim.kernels.device_distance import distance
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.models.auto import Auto
-from triosim.kernels.models.physical import Physics
-from triosim.kernels.models.roofline import Rooflines
+from triosim.kernels.models.physical import PhysicalBaseModel
+from triosim.kernels.models.roofline import RooflineBaseModel
 from triosim.kernels.pack import load
 from triosim.kernels.pricing import price
 from triosim.trace.builder import TraceBuilder
@@ -33,7 +33,7 @@ def test_the_recording_itself_is_used_as_it_is():
     assert np.all(found.spread <= load_anchoring().recorded_spread)
 
 
-@pytest.mark.parametrize("basis", [Physics(), Rooflines()])
+@pytest.mark.parametrize("basis", [PhysicalBaseModel(), RooflineBaseModel()])
 def test_anchored_times_are_recorded_times_x_ratio_of_the_model_less_what_fades_of_its_error(basis):
     asked = job(64)
     found = Auto(basis).price(asked)
@@ -63,12 +63,12 @@ def test_the_mean_of_a_class_lasts_and_what_an_operator_differs_from_it_by_fades
             b.operator("aten::linear", (x, w), (y,), roles=("input", "weight"), device_s=seconds, phase=Phase.FORWARD)
         return b.build(Meta("test"))
 
-    model = Physics().predict(products(512), DEVICE).seconds
+    model = PhysicalBaseModel().predict(products(512), DEVICE).seconds
     odd = np.where(np.arange(20) == 7, 0.3, 0.2)
     recorded = products(512, (model * np.exp(odd)).tolist())
     asked = products(8192)
     error = np.log(
-        price(PricingJob(asked, DEVICE, recorded, DEVICE)).seconds / Physics().predict(asked, DEVICE).seconds
+        price(PricingJob(asked, DEVICE, recorded, DEVICE)).seconds / PhysicalBaseModel().predict(asked, DEVICE).seconds
     )
     assert 0.1 < np.median(error) < 0.2
     assert np.median(error) < error[7] < 0.3
@@ -83,7 +83,7 @@ def test_a_launch_bound_operator_stays_and_a_large_one_scales():
     assert price(PricingJob(grown, DEVICE, large, DEVICE)).seconds[0] == pytest.approx(4 * 7e-4, rel=0.01)
 
 
-@pytest.mark.parametrize("basis", [Physics(), Rooflines()])
+@pytest.mark.parametrize("basis", [PhysicalBaseModel(), RooflineBaseModel()])
 @given(st.integers(1, 200), st.integers(0, 200), st.floats(1e-6, 1e-2))
 def test_what_the_model_says_takes_longer_takes_longer_than_the_recording_too(basis, rows, more, seconds):
     def product(m: int, device_s: float = float("nan")):
@@ -118,7 +118,7 @@ def test_on_another_device_the_recorded_time_still_counts():
 def test_what_a_device_of_its_own_kind_does_to_matrix_products_is_not_carried_over():
     """Within the model's interval a residual is carried over by what such devices share only."""
     trace = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), roles=["input", "weight"])
-    model, elsewhere = (Physics().predict(trace, d).seconds[0] for d in (DEVICE, OTHER))
+    model, elsewhere = (PhysicalBaseModel().predict(trace, d).seconds[0] for d in (DEVICE, OTHER))
     operators = replace(trace.operators, device_s=np.array([model * np.exp(0.2)]))
     recorded = replace(trace, operators=operators)
     known = load_anchoring().residuals["physical"]
@@ -187,7 +187,7 @@ def test_another_precision_is_anchored():
     assert found.seconds[0] < 0.5e-3
 
 
-@pytest.mark.parametrize(("basis", "model"), [(Physics(), "physical"), (Rooflines(), "roofline")])
+@pytest.mark.parametrize(("basis", "model"), [(PhysicalBaseModel(), "physical"), (RooflineBaseModel(), "roofline")])
 def test_without_a_recording_the_model(basis, model):
     asked = job(recorded_on=None)
     found = Auto(basis).price(asked)
@@ -249,4 +249,4 @@ def test_a_pack_of_ones_own(tmp_path):
     pack = load()
     slow = replace(pack, memory=pack.memory / 2)
     asked = job(recorded_on=None)
-    assert Auto(Rooflines(slow)).price(asked).seconds[1] > Auto(Rooflines(pack)).price(asked).seconds[1]
+    assert Auto(RooflineBaseModel(slow)).price(asked).seconds[1] > Auto(RooflineBaseModel(pack)).price(asked).seconds[1]

@@ -13,9 +13,9 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Source
-from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical import kinds
-from triosim.kernels.physical.kinds import BY_NAME, KINDS, Scalars
+from triosim.kernels.physical.kinds import BY_NAME, KINDS, RateFactors
 from triosim.kernels.pricing import price
 from triosim.kernels.work.attention import attention
 from triosim.kernels.work.convolution import convolution
@@ -52,14 +52,14 @@ def test_scalars_move_what_they_are_named_after(kind):
     work = WORK[kind.name].take(np.array([2]))
     base = kind.predict(work, H100, kind.constants()).seconds[0]
     faster = {
-        name: kind.predict(work, H100, kind.scaled(kind.constants(), Scalars(**{name: 2.0}))).seconds[0]
+        name: kind.predict(work, H100, kind.scaled(kind.constants(), RateFactors(**{name: 2.0}))).seconds[0]
         for name in ("compute", "bandwidth", "launch")
     }
     assert faster["compute"] < base or faster["bandwidth"] < base
     assert faster["launch"] > base
-    both = kind.predict(work, H100, kind.scaled(kind.constants(), Scalars(2.0, 2.0, 0.5))).seconds[0]
+    both = kind.predict(work, H100, kind.scaled(kind.constants(), RateFactors(2.0, 2.0, 0.5))).seconds[0]
     assert both == pytest.approx(base / 2, rel=0.25)
-    assert kind.predict(work, H100, kind.scaled(kind.constants(), Scalars())).seconds[0] == base
+    assert kind.predict(work, H100, kind.scaled(kind.constants(), RateFactors())).seconds[0] == base
 
 
 def test_scalars_follow_constants_that_there_are():
@@ -88,14 +88,14 @@ def test_intervals_are_wider_on_devices_whose_family_was_not_measured(kind):
 
 def test_a_trace_is_priced_operator_by_operator_whatever_stands_beside_it():
     trace = triosim.model("gpt2", batch_size=2)
-    whole = Physics().predict(trace, H100)
+    whole = PhysicalBaseModel().predict(trace, H100)
     row = trace.operators.name.index("aten::linear") if "aten::linear" in trace.operators.name else 0
     assert whole.seconds[trace.operators.view].sum() == 0
     assert np.all(whole.spread[whole.seconds > 0] > 0)
     assert np.all(whole.usual <= whole.spread)
-    again = Physics().predict(trace, H100, np.ones(len(trace), np.int64))
+    again = PhysicalBaseModel().predict(trace, H100, np.ones(len(trace), np.int64))
     assert np.array_equal(whole.seconds, again.seconds)
-    more = Physics().predict(trace, H100, np.full(len(trace), 3))
+    more = PhysicalBaseModel().predict(trace, H100, np.full(len(trace), 3))
     assert more.seconds[row] > whole.seconds[row]
 
 
@@ -115,4 +115,4 @@ def test_a_device_without_a_datasheet_is_refused():
 def test_a_product_alone_and_in_a_trace_take_the_same_time():
     trace = one("aten::linear", [(2048, 4096), (1024, 4096)], (2048, 1024), "bfloat16", ["input", "weight"])
     alone = kinds.price(gemm(2048.0, 1024.0, 4096.0, "bfloat16"), H100)
-    assert Physics().predict(trace, H100).seconds[0] == pytest.approx(alone.seconds[0], rel=1e-12)
+    assert PhysicalBaseModel().predict(trace, H100).seconds[0] == pytest.approx(alone.seconds[0], rel=1e-12)

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 import triosim
 from tests.traces import chain
 from triosim import Fidelity, Plan
-from triosim.memory.lifetimes import Home, Lifetimes
-from triosim.memory.liveness import NEVER, BlockLifetime, MemoryBlocks, Recorder, ScheduledFragment, Uses, liveness
+from triosim.memory.lifetimes import Lifetimes, MemoryLocation
+from triosim.memory.liveness import (
+    NEVER,
+    BlockLifetime,
+    BlockUseRecorder,
+    BlockUses,
+    MemoryBlocks,
+    ScheduledFragment,
+    liveness,
+)
 from triosim.prediction.prepare import prepare
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.trace.tables import Category
@@ -35,8 +43,8 @@ def _fragments(draw: st.DrawFn) -> list[tuple[int, int, bool]]:
     return sorted(draw(st.lists(events, max_size=12)), key=lambda event: event[1])
 
 
-def _recorded(events: list[tuple[int, int, bool]]) -> Uses:
-    recorder = Recorder()
+def _recorded(events: list[tuple[int, int, bool]]) -> BlockUses:
+    recorder = BlockUseRecorder()
     for block, row, frees in events:
         (recorder.free if frees else recorder.use)(block, row)
     return recorder.build()
@@ -92,10 +100,10 @@ def test_what_is_only_freed_is_not_held() -> None:
 
 def test_host_memory_is_apart() -> None:
     blocks = _blocks([BlockLifetime.RESIDENT, BlockLifetime.ITERATION])
-    blocks.home[1] = Home.HOST
+    blocks.home[1] = MemoryLocation.HOST
     found = liveness(blocks, [ScheduledFragment(_recorded([(1, 0, False)]), 0, 0)], 1, 4)
-    assert found.at(Home.DEVICE).bytes.tolist() == [100]
-    assert found.at(Home.HOST).peak_bytes() == 200
+    assert found.at(MemoryLocation.DEVICE).bytes.tolist() == [100]
+    assert found.at(MemoryLocation.HOST).peak_bytes() == 200
 
 
 def _most_layers(schedule: str, stage: int, stages: int, micro_batches: int, layers: int) -> int:

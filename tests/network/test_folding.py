@@ -13,14 +13,14 @@ import triosim
 from tests.network.test_lowering import Plain, written
 from tests.partition.divided import mesh_of
 from triosim import Plan
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.core.columns import Ragged
 from triosim.engine.play import play
 from triosim.hardware.system import System
-from triosim.network.cells import Traffic, refine, refined, weights
-from triosim.network.lowering import Lowered, lower
+from triosim.network.lowering import LoweredJob, lower
 from triosim.network.placement import place
+from triosim.network.rank_classes import Traffic, refine, refined, weights
 from triosim.network.routes import Router
 from triosim.schedule.program import Program
 
@@ -44,10 +44,10 @@ def _job(dp: int, tp: int, pp: int, **plan) -> list[Program]:
     return written(Plan(dp=dp, tp=tp, pp=pp, **plan))
 
 
-def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System, **how) -> tuple[Lowered, Lowered]:
+def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System, **how) -> tuple[LoweredJob, LoweredJob]:
     dp, tp, pp = mesh
     placement, router = place(mesh_of(dp, tp, pp), system.devices), Router(system)
-    means = CollectiveMeans(system, router, Collectives(**how))
+    means = CollectiveCommunication(system, router, Collectives(**how))
     folded, whole = (lower(jobs, placement, router, means, fold=fold) for fold in (True, False))
     ours, theirs = play(folded.graph, folded.wires), play(whole.graph, whole.wires)
     for rank in range(placement.ranks):

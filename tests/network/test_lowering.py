@@ -10,7 +10,7 @@ from tests.partition.divided import divided, mesh_of
 from tests.traces import chain
 from triosim import Plan
 from triosim.collectives.algorithm import ALGORITHMS, choose
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.engine.graph import Task
 from triosim.engine.play import play
@@ -110,7 +110,7 @@ def test_what_is_kept_of_a_mesh_is_what_is_found_anew(mesh: tuple[int, int, int]
 
     def found(parts: int, machine: System, placed: list[int] | None, how: dict) -> list[int]:
         router = router_of(machine)
-        means = CollectiveMeans(machine, router, Collectives(**how))
+        means = CollectiveCommunication(machine, router, Collectives(**how))
         lowered = lower(jobs[parts], place(mesh_of(dp, tp, pp), 16, placed), router, means)
         return play(lowered.graph, lowered.wires).finish.tolist()
 

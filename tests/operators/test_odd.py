@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from triosim.hardware import catalog
-from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.operators import (
     KINDS,
     Call,
@@ -76,7 +76,7 @@ def test_odd_calls_are_described_and_priced(many: list) -> None:
     found = calls_of(trace)
     for call in found.unique:
         check(call)
-    priced = Physics().predict(trace, A100)
+    priced = PhysicalBaseModel().predict(trace, A100)
     assert np.all(np.isfinite(priced.seconds))
     assert np.all(priced.seconds >= 0)
     assert np.all(np.isfinite(priced.spread))

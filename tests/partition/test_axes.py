@@ -13,7 +13,7 @@ from tests.command import run
 from triosim import Plan, PlanError
 from triosim.memory.lifetimes import Lifetimes
 from triosim.partition.transfers import COLLECTIVES
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Phase
 
@@ -26,7 +26,7 @@ from typing import ClassVar
 from triosim.core.registry import registered
 from triosim.partition.placements import Shard
 from triosim.partition.rule import Rule
-from triosim.trace.symbols import follow
+from triosim.trace.symbols import propagate_symbol
 from triosim.trace.tables import PERSISTENT, Category
 
 
@@ -46,7 +46,7 @@ class Context(Rule):
         length = facts.trace.meta.sequence_length
         given = [v for v, c in enumerate(facts.category) if c in (Category.INPUT, Category.LABEL)]
         seeds = {v: Shard.whole(1, length) for v in given if len(facts.shapes[v]) == 2}
-        found = follow(facts.trace, seeds, length).segments
+        found = propagate_symbol(facts.trace, seeds, length).segments
         resting = {v: next(iter(s)) for v, s in enumerate(found) if s and facts.category[v] not in PERSISTENT}
         resting = {v: shard for v, shard in resting.items() if shard.size % placing.size == 0}
         return replace(
@@ -64,12 +64,12 @@ def context(tmp_path: Path) -> str:
     return str(path)
 
 
-def _prepared(rule: str, **plan) -> Prepared:
+def _prepared(rule: str, **plan) -> CompiledJob:
     trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
     return prepare(trace, triosim.system("dgx-a100"), *asked(parallelism=(rule,), host="none", **plan))
 
 
-def _sent(job: Prepared, axis: str, phase: Phase) -> list[tuple[str, int]]:
+def _sent(job: CompiledJob, axis: str, phase: Phase) -> list[tuple[str, int]]:
     """Kind and bytes of what is sent along an axis for operators of a phase, in order."""
     sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
     return [

@@ -1,4 +1,4 @@
-"""What is divided once for all micro-batches of several samples is what dividing each of them gives.
+"""What is divided once for all micro-batches of several samples is what partitioning each of them gives.
 
 The samples are so many that no dimension is taken for another in the step itself.
 """
@@ -20,8 +20,8 @@ from triosim.partition.batches import SAMPLES, grows_alike, of_batch
 from triosim.partition.partition import partition
 from triosim.partition.resolve import replication, resolve, rules_of
 from triosim.partition.step import Step
-from triosim.prediction import dividing
-from triosim.search.grid import asked_of
+from triosim.prediction import partitioning
+from triosim.search.grid import with_fields
 from triosim.stacks import ASSUMED
 from triosim.transform.optimizing import optimized
 from triosim.transform.recompute import recomputed
@@ -75,11 +75,11 @@ def test_the_share_of_more_samples_is_that_of_few_scaled(
             seen.append(True)
         return step
 
-    monkeypatch.setattr(dividing, "partition", both)
-    monkeypatch.setattr(dividing, "grows_alike", lambda whole, ranks: False)
-    plan, _ = asked_of(Plan(global_batch_size=DEVICES * samples), Fidelity(), {**asked, "micro-batch-size": samples})
+    monkeypatch.setattr(partitioning, "partition", both)
+    monkeypatch.setattr(partitioning, "grows_alike", lambda whole, ranks: False)
+    plan, _ = with_fields(Plan(global_batch_size=DEVICES * samples), Fidelity(), {**asked, "micro-batch-size": samples})
     rules = rules_of(plan, True)
     workload = recomputed(optimized(load_workload(model, training=True), plan.optimizer), plan.recompute)
     mesh = resolve(plan, DEVICES, None, workload.meta.micro_batches, rules)
-    dividing.divided(workload, rules, mesh, plan, replication(rules, mesh), ASSUMED)
+    partitioning.divided(workload, rules, mesh, plan, replication(rules, mesh), ASSUMED)
     assert seen

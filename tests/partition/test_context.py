@@ -15,7 +15,7 @@ from tests.command import run
 from triosim import PlanError
 from triosim.partition.ring_attention import in_blocks
 from triosim.partition.transfers import COLLECTIVES
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase
 
@@ -32,12 +32,12 @@ def _asked(cp: int, **plan):
     return trace, SYSTEM, *asked(parallelism=rules, parallelism_options=options, host="none", **plan)
 
 
-def _flop(job: Prepared) -> float:
+def _flop(job: CompiledJob) -> float:
     operators = job.step.trace.operators
     return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
 
 
-def _sent(job: Prepared, axis: str) -> Counter:
+def _sent(job: CompiledJob, axis: str) -> Counter:
     """Kind, phase of what needs it and bytes -> how often, along an axis."""
     sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
     rows = zip(sent.axis, sent.what, sent.before, sent.bytes.tolist(), strict=True)

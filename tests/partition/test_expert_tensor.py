@@ -11,7 +11,7 @@ import triosim
 from tests.asked import asked
 from triosim import PlanError
 from triosim.partition.transfers import COLLECTIVES
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.tables import Category, Phase, check
 
 LAYERS, LENGTH, HIDDEN, INNER, EXPERTS, CHOSEN, BF16 = 2, 64, 256, 512, 8, 2, 2
@@ -29,23 +29,23 @@ def _asked(tp: int, ep: int, etp: int, nodes: int = 2, **plan: object) -> tuple:
     return trace, triosim.system("dgx-h100", nodes=nodes), *asked(**fields)
 
 
-def _job(tp: int, ep: int, etp: int, **plan: object) -> Prepared:
+def _job(tp: int, ep: int, etp: int, **plan: object) -> CompiledJob:
     return prepare(*_asked(tp, ep, etp, **plan))
 
 
-def _flop(job: Prepared) -> float:
+def _flop(job: CompiledJob) -> float:
     operators = job.step.trace.operators
     return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
 
 
-def _kept(job: Prepared, category: Category) -> int:
+def _kept(job: CompiledJob, category: Category) -> int:
     values = job.step.trace.values
     own = sorted(job.step.apart)
     of = np.isin(values.of, own) if category != Category.WEIGHT else np.isin(np.arange(len(values)), own)
     return int(values.elements()[of & (values.category == category) & (values.version == 0)].sum())
 
 
-def _sent(job: Prepared, axis: str) -> Counter[tuple[str, int, int]]:
+def _sent(job: CompiledJob, axis: str) -> Counter[tuple[str, int, int]]:
     sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
     rows = zip(sent.axis, sent.what, sent.before, sent.bytes.tolist(), strict=True)
     return Counter((COLLECTIVES[w], int(phases[b]), n) for a, w, b, n in rows if job.mesh.names[a] == axis)

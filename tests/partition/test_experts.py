@@ -16,7 +16,7 @@ from triosim import PlanError
 from triosim.partition.routing import expert_shares, rank_shares
 from triosim.partition.shards import resident
 from triosim.partition.transfers import COLLECTIVES
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Category, Phase
 
@@ -30,14 +30,14 @@ WEIGHTS = LAYERS * EXPERTS * 3 * HIDDEN * INNER
 ROWS = BATCH * LENGTH * CHOSEN
 
 
-def _job(ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, **plan) -> Prepared:
+def _job(ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, **plan) -> CompiledJob:
     trace = triosim.model(name, sequence_length=LENGTH, configuration=SIZES if sizes is None else sizes)
     options = {"ep": ep, **plan.pop("options", {})}
     plan = {"parallelism": ("experts",), "parallelism_options": options, "batch_size": BATCH, **plan}
     return prepare(trace, triosim.system("dgx-h100", nodes=nodes), *asked(host="none", **plan))
 
 
-def _sent(job: Prepared) -> Counter:
+def _sent(job: CompiledJob) -> Counter:
     """Axis, kind, phase of what needs it and bytes -> how often."""
     sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
     rows = zip(sent.axis, sent.what, sent.before, sent.bytes.tolist(), strict=True)
@@ -54,6 +54,19 @@ def test_tokens_go_to_their_experts_and_come_back_in_each_pass() -> None:
     assert again[("ep", "all_to_all", Phase.RECOMPUTE, one)] + again[("ep", "all_to_all", Phase.BACKWARD, one)] == (
         4 * LAYERS
     )
+
+
+@pytest.mark.parametrize("dispatch", ["alltoall", "allgather"])
+def test_rows_go_in_8_bits_and_come_back_as_they_are_computed(dispatch: str) -> None:
+    """A byte an element and a float32 for every 128 (DeepSeek-V3, section 3.3.3), forward and backward."""
+    usual, short = (_sent(_job(8, options={"dispatch": dispatch, **more})) for more in ({}, {"dispatch_type": "fp8"}))
+    (size,) = {row[3] for row in usual}
+    less = size // BF16 + size // BF16 // 128 * 4
+    there, back = ("all_to_all",) * 2 if dispatch == "alltoall" else ("all_gather", "reduce_scatter")
+    assert short == {
+        ("ep", kind, phase, sent): LAYERS
+        for phase in (Phase.FORWARD, Phase.BACKWARD) for kind, sent in ((there, less), (back, size))
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("ep", [1, 4])
@@ -104,7 +117,7 @@ def test_a_rank_has_a_part_of_the_experts_and_the_work_of_a_mean_one(ep: int) ->
     assert products[0] == products[1]
 
 
-def _states(job: Prepared) -> int:
+def _states(job: CompiledJob) -> int:
     values = job.step.trace.values
     update = job.step.trace.operators.phase == Phase.OPTIMIZER
     touched = np.zeros(len(values), bool)
@@ -299,7 +312,7 @@ def test_other_families(name: str) -> None:
     assert len(part.step.transfers)
 
 
-def _whole(**plan) -> Prepared:
+def _whole(**plan) -> CompiledJob:
     trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
     return prepare(trace, triosim.system("dgx-h100"), *asked(host="none", batch_size=BATCH, **plan))
 
@@ -385,7 +398,7 @@ def test_a_pipeline_of_experts_on_the_command_line() -> None:
     assert swept.returncode == 0, swept.stderr
 
 
-def _flop(job: Prepared) -> float:
+def _flop(job: CompiledJob) -> float:
     operators = job.step.trace.operators
     return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
 

@@ -17,7 +17,7 @@ import pytest
 import triosim
 from tests.asked import asked
 from triosim.partition.shards import resident
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.schedule.program import COLLECTIVES, Op
 from triosim.trace.tables import Category, Phase
 
@@ -88,13 +88,13 @@ def _backward(model: Any) -> None:
     F.cross_entropy(model(tokens, use_cache=False).logits.view(-1, VOCABULARY), tokens.view(-1)).backward()
 
 
-def _prepared(name: str, ranks: int, rules: tuple[str, ...] = (), **plan: Any) -> Prepared:
+def _prepared(name: str, ranks: int, rules: tuple[str, ...] = (), **plan: Any) -> CompiledJob:
     trace = triosim.model(name, sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
     system = triosim.system(device="H100", devices=ranks, link="50GB/s")
     return prepare(trace, system, *asked(parallelism=rules, batch_size=1, host="none", **plan))
 
 
-def _ours(job: Prepared, axes: Callable[[str], bool] = lambda axis: True) -> Sent:
+def _ours(job: CompiledJob, axes: Callable[[str], bool] = lambda axis: True) -> Sent:
     (program,) = job.programs
     names = job.mesh.names
     rows = zip(program.op, program.what, program.axis, program.bytes.tolist(), strict=True)

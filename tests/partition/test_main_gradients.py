@@ -81,6 +81,21 @@ def test_a_product_adds_what_it_makes_where_that_is_fused() -> None:
     assert np.nansum(fused.operators.flop) <= np.nansum(apart.operators.flop)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_products_add_to_main_gradients_of_16_bits(precision: str) -> None:
+    """There throughout, 2 bytes a parameter; every product adds as often as it runs, and nothing is added apart."""
+    trace = _trace(precision)
+    single = with_main_gradients(_trace(), FUSED, 4, False)
+    made = with_main_gradients(trace, Stack(gradients="parameter-fused"), 4, False)
+    assert sum(g.bytes for g in gradients(made)) == 2 * _parameters(trace)
+    assert _names(made).count(ADDS) == _names(single).count(ADDS)
+    assert "aten::_foreach_zero_" in made.operators.name
+    assert (often(made, Stack(gradients="parameter-fused"), 4) == 1).all()
+    assert float(made.operators.bytes.sum()) < float(
+        with_main_gradients(trace, Stack(), 4, False).operators.bytes.sum()
+    )
+
+
 def test_float16_is_added_up_in_its_own_type() -> None:
     trace = _trace("float16")
     made = with_main_gradients(trace, Stack(gradients="float32", loss_scale=True), 4, False)

@@ -12,7 +12,7 @@ import triosim
 from tests.asked import asked
 from tests.command import run
 from triosim import PlanError
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.tables import Phase
 
 ROWS, WIDTH, BATCH, LOOKUPS, DEVICES = (4000, 600, 1600, 80, 800), 16, 64, 3, 4
@@ -34,7 +34,7 @@ def _workload(**sizes: Any) -> triosim.Trace:
     return triosim.model("dlrm-kaggle", configuration={**SIZES, **sizes})
 
 
-def _job(sharding: str | None, **plan: Any) -> Prepared:
+def _job(sharding: str | None, **plan: Any) -> CompiledJob:
     return prepare(_workload(), _system(), *_plan(sharding, **plan))
 
 
@@ -45,7 +45,7 @@ def _sent(sharding: str | None, **plan: Any) -> dict[tuple[str, str], list[int]]
     return {key: sorted(sizes) for key, sizes in sent.items()}
 
 
-def _held(job: Prepared) -> list[int]:
+def _held(job: CompiledJob) -> list[int]:
     """Elements of each table that a rank keeps."""
     values = job.step.trace.values
     return [int(values.elements()[w]) for w in job.step.trace.weights().tolist() if "emb_l" in values.name[w]]
@@ -88,7 +88,7 @@ def test_the_rows_of_all_samples_are_looked_up_once(sharding: str, times: float)
     """Elements of rows that are read, and to which gradients are added, by all ranks together: as with whole tables,
     but that all wait for the rank that has two tables of five."""
 
-    def elements(job: Prepared) -> int:
+    def elements(job: CompiledJob) -> int:
         trace = job.step.trace
         shapes = trace.values.shape.lists()
         runs = [row for row in range(len(trace)) if trace.operators.name[row] == "aten::index_add_"]

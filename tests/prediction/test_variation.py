@@ -17,7 +17,7 @@ from tests.traces import chain
 from triosim import Fidelity, InputError, Plan
 from triosim.hardware.stragglers import parse_stragglers, slowed
 from triosim.prediction.result import Result
-from triosim.prediction.variation import Straggling, Variation, parse_variation
+from triosim.prediction.variation import Stragglers, Variation, parse_variation
 
 ALONE = Fidelity(host="none")
 
@@ -85,12 +85,12 @@ def test_transfers_vary_by_themselves() -> None:
 
 def test_stragglers_come_as_often_as_said() -> None:
     """With n devices a share p of iterations 1 - (1 - p)^n waits for one that takes twice as long."""
-    result = run(4, Variation(stragglers=Straggling(0.2, 2.0)), dp=4)
+    result = run(4, Variation(stragglers=Stragglers(0.2, 2.0)), dp=4)
     found = result.variation
     assert found is not None
     assert found.mean_s / result.iteration_time_s == pytest.approx(1 + (1 - 0.8**4), abs=0.08)
     assert found.p99_s == pytest.approx(2 * result.iteration_time_s)
-    every = run(4, Variation(stragglers=Straggling(1.0, 3.0)), dp=4)
+    every = run(4, Variation(stragglers=Stragglers(1.0, 3.0)), dp=4)
     assert every.variation.p50_s == pytest.approx(3 * every.iteration_time_s)  # type: ignore[union-attr]
 
 
@@ -109,7 +109,7 @@ def test_the_same_seed_draws_the_same_and_kinds_are_drawn_apart() -> None:
     [
         ("devices=0.02", Variation(devices=0.02)),
         ("operators=0.05,transfers=1e-1", Variation(operators=0.05, transfers=0.1)),
-        ("stragglers=0.01x1.5", Variation(stragglers=Straggling(0.01, 1.5))),
+        ("stragglers=0.01x1.5", Variation(stragglers=Stragglers(0.01, 1.5))),
     ],
 )
 def test_what_is_typed(text: str, found: Variation) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.report.example import make
 from triosim.report import chrome, lines, perfetto, protobuf
-from triosim.report.lines import LineForms
+from triosim.report.lines import LineTemplates
 from triosim.report.protobuf import Rows, constant, fixed, joined, nested, numbers
 
 _rows = pytest.importorskip("triosim.report._rows", reason="no compiler was there at installation")
@@ -79,7 +79,7 @@ def test_lines_are_the_same_from_c_and_python(rows: list[tuple[int, ...]]) -> No
         return f"{one} of {two}: {FORM}"
 
     def text() -> str:
-        forms = LineForms(form)
+        forms = LineTemplates(form)
         return "".join([*forms.lines(columns[:2], columns[2:]), *forms.lines(columns[:2], columns[2:])])
 
     made = text()
@@ -92,7 +92,7 @@ def test_lines_are_the_same_from_c_and_python(rows: list[tuple[int, ...]]) -> No
 
 def test_long_columns_come_in_pieces() -> None:
     many = np.arange(2 * lines.PIECE + 3)
-    pieces = list(LineForms(lambda: "<%d>").lines((), (many,)))
+    pieces = list(LineTemplates(lambda: "<%d>").lines((), (many,)))
     assert len(pieces) == 3
     assert ",\n".join(pieces) == ",\n".join(f"<{at}>" for at in range(len(many)))
 

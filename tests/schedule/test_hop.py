@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triosim.core.errors import InputError
-from triosim.schedule.hop import NEVER, Course, Drop, Hop, Jump, decide, gaps, graph
+from triosim.schedule.hop import NEVER, DroppedUpdate, Hop, HopTimes, SkippedIterations, decide, gaps, graph
 
 PAIR = ((1,), (0,))
 
@@ -57,9 +57,9 @@ def test_what_cannot_work_is_refused(given: dict, why: str) -> None:
         Hop(**{"neighbours": PAIR, "iterations": 3, **given})
 
 
-def _course(entered: list[list[int]], turn: list[list[int]]) -> Course:
+def _course(entered: list[list[int]], turn: list[list[int]]) -> HopTimes:
     ticks = np.array(entered, np.int64)
-    return Course(ticks, ticks[:, 1:] - 1, ticks[:, 1:] != NEVER, np.array(turn, np.int64))
+    return HopTimes(ticks, ticks[:, 1:] - 1, ticks[:, 1:] != NEVER, np.array(turn, np.int64))
 
 
 def test_an_update_that_comes_too_late_is_dropped() -> None:
@@ -68,7 +68,7 @@ def test_an_update_that_comes_too_late_is_dropped() -> None:
     course = _course([[0, 100, 200, 300], [0, 10, 20, 30], [0, 10, 20, 30]], [[5, 20, 25]] + [[1, 2, 3]] * 5)
     assert decide(hop, course) == {}
     late = _course([[0, 100, 200, 300], [0, 10, 20, 30], [0, 10, 20, 30]], [[11, 20, 31]] + [[1, 2, 3]] * 5)
-    assert decide(hop, late) == {Drop(0, 0): 11, Drop(0, 2): 31}
+    assert decide(hop, late) == {DroppedUpdate(0, 0): 11, DroppedUpdate(0, 2): 31}
 
 
 def test_what_happens_at_the_same_tick_is_not_seen_yet() -> None:
@@ -80,7 +80,7 @@ def test_what_happens_at_the_same_tick_is_not_seen_yet() -> None:
 def test_a_stale_update_is_still_of_use_within_the_bound() -> None:
     hop = Hop(graph("ring", 3), 3, staleness=1)
     course = _course([[0, 100, 200, 300], [0, 10, 20, 30], [0, 10, 20, 30]], [[11, 31, 32]] + [[1, 2, 3]] * 5)
-    assert decide(hop, course) == {Drop(0, 1): 31}
+    assert decide(hop, course) == {DroppedUpdate(0, 1): 31}
 
 
 def test_a_worker_jumps_to_where_the_slowest_of_its_out_neighbours_is() -> None:
@@ -88,17 +88,19 @@ def test_a_worker_jumps_to_where_the_slowest_of_its_out_neighbours_is() -> None:
     hop = Hop(graph("ring", 3), 5, backup=1, tokens=4, skip=3)
     course = _course(entered, [[NEVER] * 5] * 6)
     # At tick 99 worker 0 ends iteration 0 and sees the others in iterations 3 and 2.
-    assert decide(hop, course)[Jump(0, 0, 2)] == 99
-    assert Jump(0, 0, 2) not in decide(Hop(graph("ring", 3), 5, backup=1, tokens=4, skip=3, behind=3), course)
+    assert decide(hop, course)[SkippedIterations(0, 0, 2)] == 99
+    assert SkippedIterations(0, 0, 2) not in decide(
+        Hop(graph("ring", 3), 5, backup=1, tokens=4, skip=3, behind=3), course
+    )
 
 
 def test_a_jump_is_not_longer_than_allowed() -> None:
     entered = [[0, 100, 200, 300, 400, 500]] + [[0, 10, 20, 30, 40, 50]] * 2
     hop = Hop(graph("ring", 3), 5, backup=1, tokens=5, skip=2)
     made = decide(hop, _course(entered, [[NEVER] * 5] * 6))
-    assert made[Jump(0, 0, 3)] == 99
+    assert made[SkippedIterations(0, 0, 3)] == 99
     far = decide(Hop(graph("ring", 3), 5, backup=1, tokens=5, skip=9), _course(entered, [[NEVER] * 5] * 6))
-    assert far[Jump(0, 0, 5)] == 99
+    assert far[SkippedIterations(0, 0, 5)] == 99
 
 
 def test_nobody_decides_anything_where_all_wait_for_all() -> None:

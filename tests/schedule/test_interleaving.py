@@ -12,7 +12,7 @@ import triosim
 from tests.asked import asked
 from tests.partition.test_experts import LENGTH, SIZES
 from triosim.partition.transfers import ALL_TO_ALL
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.interleaving import pairs, places, reordered
 from triosim.schedule.program import Op, Program
@@ -34,7 +34,7 @@ def _workload(**sizes: int) -> Any:
     return triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=sizes)
 
 
-def _job(*plan: Any, **more: Any) -> Prepared:
+def _job(*plan: Any, **more: Any) -> CompiledJob:
     return prepare(_workload(), triosim.system("dgx-h100", nodes=2), *_plan(*plan, **more))
 
 

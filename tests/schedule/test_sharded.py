@@ -13,7 +13,7 @@ from tests.traces import chain
 from triosim import Plan, PlanError
 from triosim.partition.passes.fuse import UnitsByModule
 from triosim.prediction.prepare import prepare
-from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.program import COLLECTIVES, Op
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, Trace
@@ -244,7 +244,7 @@ def test_what_is_missing_when_a_turn_begins() -> None:
         (True, True), (False, True), (False, True), (False, False), (False, True), (False, False),
     ]  # fmt: skip
     assert [missing(staged, n, False, True) for n in range(6)] == [(True, True)] + [(False, False)] * 5
-    assert not any(Missing())
+    assert not any(UngatheredUnits())
 
 
 def test_stages_scatter_when_all_micro_batches_are_done() -> None:

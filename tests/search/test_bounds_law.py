@@ -12,8 +12,8 @@ import triosim
 from triosim import Plan
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
-from triosim.search.bounds import Bounds
-from triosim.search.grid import asked_of
+from triosim.search.bounds import PlanBounds
+from triosim.search.grid import with_fields
 from triosim.search.space import Candidate, PlanSpace
 from triosim.trace.blocks import blocks
 
@@ -45,9 +45,9 @@ def _plans(name: str, sequence: int, servers: int) -> list[Candidate]:
 
 
 @cache
-def _bounds(name: str, sequence: int, servers: int) -> Bounds:
+def _bounds(name: str, sequence: int, servers: int) -> PlanBounds:
     base = Plan(global_batch_size=BATCH, training=True)
-    return Bounds(_workload(name, sequence), triosim.system("dgx-a100", servers), base, Fidelity())
+    return PlanBounds(_workload(name, sequence), triosim.system("dgx-a100", servers), base, Fidelity())
 
 
 @settings(max_examples=12)
@@ -55,7 +55,7 @@ def _bounds(name: str, sequence: int, servers: int) -> Bounds:
 def test_no_plan_takes_less_than_is_said(name: str, sequence: int, servers: int, place: float) -> None:
     plans = _plans(name, sequence, servers)
     one, bounds = plans[min(int(place * len(plans)), len(plans) - 1)], _bounds(name, sequence, servers)
-    plan, fidelity = asked_of(bounds._base, Fidelity(), one.asked)
+    plan, fidelity = with_fields(bounds._base, Fidelity(), one.asked)
     try:
         result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
     except InputError:

@@ -13,14 +13,14 @@ import triosim
 from tests.asked import asked as both_of
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
-from triosim.engine import turns
+from triosim.engine import contention_free
 from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
-from triosim.search.evaluate import NotEvaluated, evaluated, why_not
-from triosim.search.evaluated_figures import evaluated_figures
-from triosim.search.grid import asked_of
+from triosim.search.evaluate import NotEvaluated, evaluate_plan, unsupported_reason
+from triosim.search.grid import with_fields
 from triosim.search.outcome import Figures, figures
+from triosim.search.plan_figures import evaluated_figures
 
 WITHIN = 1e-3
 """What evaluated times may differ where collectives slow down what computes beside them: both stop when settled."""
@@ -54,7 +54,9 @@ def machine() -> triosim.System:
 
 def both(workload: triosim.Trace, machine: triosim.System, run: tuple[Plan, Fidelity]) -> tuple[Figures, Figures]:
     """Evaluated, and of a full prediction."""
-    return evaluated_figures(evaluated(workload, machine, *run)), figures(simulate(workload, machine, *run, fit=False))
+    return evaluated_figures(evaluate_plan(workload, machine, *run)), figures(
+        simulate(workload, machine, *run, fit=False)
+    )
 
 
 def same_but_for_times(found: Figures, whole: Figures) -> None:
@@ -67,10 +69,10 @@ def test_without_interference_every_figure_is_equal(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     run = both_of(global_batch_size=128, interference="off", **asked)
-    job = evaluated(workload, machine, *run)
+    job = evaluate_plan(workload, machine, *run)
     found, whole = evaluated_figures(job), figures(simulate(workload, machine, *run, fit=False))
     assert found.way == "evaluated"
-    rel = WITHIN if job.met else 1e-12
+    rel = WITHIN if job.contended_sends else 1e-12
     for name, value in asdict(replace(whole, way="evaluated")).items():
         assert getattr(found, name) == (pytest.approx(value, rel=rel) if isinstance(value, float) else value), name
 
@@ -97,7 +99,7 @@ def test_with_interference_times_are_within_a_thousandth(
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "bert-base"])
 def test_other_models(name: str, machine: triosim.System) -> None:
     asked = {"tp": 4, "pp": 2, "micro-batch-size": 1, "recompute": "full", "interference": "off"}
-    run = asked_of(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked)
+    run = with_fields(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked)
     found, whole = both(load_workload(name, training=True), machine, run)
     assert found.iteration_time_s == whole.iteration_time_s
     assert found.binds == whole.binds
@@ -120,11 +122,11 @@ def test_any_plan_ends_when_it_does(
             tp=tp, pp=pp, micro_batches=parts, batch_size=8, schedule=schedule, zero=zero, recompute=recompute,
             parallelism=rules, host=host, interference="off",
         )  # fmt: skip
-        found = evaluated(workload, machine, *run)
+        found = evaluate_plan(workload, machine, *run)
     except (InputError, NotEvaluated):
         assume(False)
     whole = simulate(workload, machine, *run, fit=False)
-    assert found.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN if found.met else 1e-12)
+    assert found.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN if found.contended_sends else 1e-12)
     assert found.reserved == whole.memory.reserved_bytes
 
 
@@ -132,16 +134,16 @@ def test_memory_is_that_of_all_micro_batches(workload: triosim.Trace, machine: t
     """Two micro-batches more shift the allocator's blocks by a segment."""
     run = both_of(pp=4, micro_batches=8, batch_size=8, zero=1, recompute="full", interference="off")
     whole = simulate(workload, machine, *run, fit=False)
-    assert evaluated(workload, machine, *run).reserved == whole.memory.reserved_bytes
+    assert evaluate_plan(workload, machine, *run).reserved == whole.memory.reserved_bytes
 
 
 def test_without_a_compiler_it_is_the_same(
     workload: triosim.Trace, machine: triosim.System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan(global_batch_size=128, **PLANS[1])
-    before = evaluated(workload, machine, plan).end
-    monkeypatch.setattr(turns, "_native", None)
-    assert evaluated(workload, machine, plan).end == before
+    before = evaluate_plan(workload, machine, plan).end
+    monkeypatch.setattr(contention_free, "_native", None)
+    assert evaluate_plan(workload, machine, plan).end == before
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,9 @@ def test_what_cannot_be_evaluated_says_so_and_is_simulated(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     plan = Plan(tp=8, pp=2, micro_batches=2, batch_size=2, **asked)
-    assert why_not(plan, Fidelity())
+    assert unsupported_reason(plan, Fidelity())
     with pytest.raises(NotEvaluated):
-        evaluated(workload, machine, plan)
+        evaluate_plan(workload, machine, plan)
     (outcome,) = triosim.sweep(workload, machine, [plan])
     assert outcome.figures is not None
     assert outcome.figures == figures(simulate(workload, machine, plan, fit=False))
@@ -164,4 +166,4 @@ def test_what_cannot_be_evaluated_says_so_and_is_simulated(
 def test_chunks_in_a_v_are_simulated(workload: triosim.Trace, machine: triosim.System, schedule: str) -> None:
     plan = Plan(tp=8, pp=2, micro_batches=4, batch_size=4, schedule=schedule)
     with pytest.raises(NotEvaluated, match="chunks that are not placed in turn"):
-        evaluated(workload, machine, plan)
+        evaluate_plan(workload, machine, plan)

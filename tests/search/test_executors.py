@@ -13,11 +13,11 @@ import triosim
 from triosim.core.errors import InputError
 from triosim.plan import Plan
 from triosim.search.executor import EXECUTORS
-from triosim.search.grid import axes_of, grid
+from triosim.search.grid import grid, parse_axes
 from triosim.search.outcome import PlanOutcome
 from triosim.search.sweep import sweep
 
-PLANS = list(grid(axes_of(["tp=1,2,3", "zero=0,1", "micro-batch-size=1,2"])))
+PLANS = list(grid(parse_axes(["tp=1,2,3", "zero=0,1", "micro-batch-size=1,2"])))
 BASE = Plan(global_batch_size=16)
 
 

@@ -6,23 +6,23 @@ from triosim.core.errors import InputError, PlanError
 from triosim.fidelity import Fidelity
 from triosim.partition.resolve import resolve, rules_of
 from triosim.plan import Plan
-from triosim.search.grid import asked_of, axes_of, grid
+from triosim.search.grid import grid, parse_axes, with_fields
 
 
 def plan_of(base: Plan, asked: dict) -> Plan:
-    return asked_of(base, Fidelity(), asked)[0]
+    return with_fields(base, Fidelity(), asked)[0]
 
 
 def test_fields_go_to_the_plan_or_to_what_predicts_it() -> None:
-    axes = axes_of(["tp=2", "host=none", "solver.setup=80us"])
-    plan, fidelity = asked_of(Plan(dp=4), Fidelity(solver="circuit"), next(grid(axes)))
+    axes = parse_axes(["tp=2", "host=none", "solver.setup=80us"])
+    plan, fidelity = with_fields(Plan(dp=4), Fidelity(solver="circuit"), next(grid(axes)))
     assert plan == Plan(dp=4, tp=2)
     assert fidelity == Fidelity(solver="circuit", solver_options={"setup": "80us"}, host="none")
     assert hash(fidelity) == hash(Fidelity(solver="circuit", solver_options={"setup": "80us"}, host="none"))
 
 
 def test_words_become_axes_of_the_type_of_their_field() -> None:
-    axes = axes_of([
+    axes = parse_axes([
         "tp=1,2", "micro-batches=4", "recompute=none,full", "overlap=on,off", "bucket-size=25MiB", "dp=auto,2",
         "offload=none,optimizer+activations", "interference=1.2,off", "schedule.chunks=2", "zero=0,3",
     ])  # fmt: skip
@@ -47,7 +47,7 @@ def test_words_become_axes_of_the_type_of_their_field() -> None:
 )
 def test_words_that_make_no_sense_are_a_sentence(words: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        axes_of(words)
+        parse_axes(words)
 
 
 def test_the_last_axis_changes_first() -> None:

@@ -12,19 +12,19 @@ import triosim
 from tests.asked import asked as both_of
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
-from triosim.engine import meeting
-from triosim.engine.meeting import Row
+from triosim.engine import contended
+from triosim.engine.contended import RowKind
 from triosim.prediction.prepare import arrange
 from triosim.prediction.simulate import simulate
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
-from triosim.schedule.gathering import Missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.search.block_step import NoBlocks
-from triosim.search.contracted import Aside, ReducedFlag, StageContraction
+from triosim.search.contracted_passes import GradientsReady, LocalTransfer, StageContraction
 from triosim.search.evaluate import NotEvaluated
-from triosim.search.evaluated_figures import outlined_figures
 from triosim.search.outcome import figures
-from triosim.search.outline import _Outline, in_blocks, outlined
+from triosim.search.outline import _OutlineBuilder, outline_in_blocks, outline_plan
+from triosim.search.plan_figures import outlined_figures
 
 WITHIN = 1e-3
 """What outlined times may differ where transfers share links, or collectives slow down what computes beside them."""
@@ -61,7 +61,7 @@ def test_times_are_within_a_thousandth_and_memory_is_equal(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     run = both_of(global_batch_size=512, host="none", **asked)
-    found = outlined_figures(outlined(workload, machine, *run))
+    found = outlined_figures(outline_plan(workload, machine, *run))
     whole = figures(simulate(workload, machine, *run, fit=False))
     assert found.way == "outlined"
     assert found.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=WITHIN)
@@ -87,11 +87,11 @@ def test_any_plan_ends_when_it_does(
             tp=tp, pp=pp, micro_batches=parts, batch_size=8 * parts, schedule=schedule, zero=zero, recompute=recompute,
             host="none",
         )  # fmt: skip
-        found = outlined(workload, machine, *run)
+        found = outline_plan(workload, machine, *run)
     except (InputError, NotEvaluated):
         assume(False)
     whole = simulate(workload, machine, *run, fit=False)
-    assert found.met.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.reserved == whole.memory.reserved_bytes
 
 
@@ -99,9 +99,9 @@ def test_without_a_compiler_it_is_the_same(
     workload: triosim.Trace, machine: triosim.System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = both_of(global_batch_size=512, host="none", **PLANS[1])
-    before = outlined_figures(outlined(workload, machine, *run))
-    monkeypatch.setattr(meeting, "_native", None)
-    assert outlined_figures(outlined(workload, machine, *run)) == before
+    before = outlined_figures(outline_plan(workload, machine, *run))
+    monkeypatch.setattr(contended, "_native", None)
+    assert outlined_figures(outline_plan(workload, machine, *run)) == before
 
 
 def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
@@ -113,17 +113,17 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
         host="none",
     )  # fmt: skip
     made = arrange(workload, machine, *run)
-    found = _Outline(made)
-    stage = StageContraction(StageFacts(found.job, 1), found.chain, found.ways, found.boundaries)
-    final = stage.pass_of(1, Pass.BACKWARD, True, Missing())
-    rows = [row for row, kind in enumerate(final.kind) if kind in (Row.SENDS, Row.RECEIVES)]
-    flags = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, ReducedFlag)}
-    asides = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, Aside)}
+    found = _OutlineBuilder(made)
+    stage = StageContraction(StageFacts(found.job, 1), found.chain, found.transfer_times, found.boundaries)
+    final = stage.pass_of(1, Pass.BACKWARD, True, UngatheredUnits())
+    rows = [row for row, kind in enumerate(final.kind) if kind in (RowKind.SEND, RowKind.RECEIVE)]
+    flags = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, GradientsReady)}
+    asides = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, LocalTransfer)}
     assert flags
     assert asides
     assert not flags & asides
     end = simulate(workload, machine, *run, fit=False).iteration_time_s
-    assert found.run().met.end * 1e-12 == pytest.approx(end, rel=WITHIN)
+    assert found.run().run.end * 1e-12 == pytest.approx(end, rel=WITHIN)
 
 
 FEW: list[dict[str, Any]] = [
@@ -138,7 +138,7 @@ def test_chunks_in_turn_of_few_micro_batches_are_left_to_others(
 ) -> None:
     run = both_of(tp=2, batch_size=48, schedule="interleaved-1f1b", host="none", **asked)
     with pytest.raises(NotEvaluated, match=r"few micro-batches|rounds of chunks|again in each pass"):
-        outlined(workload, machine, *run)
+        outline_plan(workload, machine, *run)
 
 
 def test_what_one_end_sends_the_other_of_the_embedding_holds_up_no_pass() -> None:
@@ -148,8 +148,8 @@ def test_what_one_end_sends_the_other_of_the_embedding_holds_up_no_pass() -> Non
     run = both_of(
         tp=4, pp=2, micro_batches=12, batch_size=12, schedule="interleaved-1f1b", parallelism=("sequence",), host="none"
     )
-    found, whole = outlined(trace, machine, *run), simulate(trace, machine, *run, fit=False)
-    assert found.met.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=2e-4)
+    found, whole = outline_plan(trace, machine, *run), simulate(trace, machine, *run, fit=False)
+    assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=2e-4)
 
 
 HOST_BOUND: list[dict[str, Any]] = [
@@ -162,7 +162,7 @@ def test_plans_that_are_bound_by_their_hosts(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     run = both_of(micro_batches=16, batch_size=16, sequence_length=64, host="eager", **asked)
-    found, whole = outlined_figures(outlined(workload, machine, *run)), simulate(workload, machine, *run, fit=False)
+    found, whole = outlined_figures(outline_plan(workload, machine, *run)), simulate(workload, machine, *run, fit=False)
     assert found.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.binds == figures(whole).binds
 
@@ -178,8 +178,11 @@ def test_equal_blocks_are_outlined_as_blocks(machine: triosim.System, stages: tu
     """The road of few blocks is taken, and stages begin where those of the whole model do."""
     trace = triosim.model("gpt2-xl", sequence_length=512)
     plan = triosim.Plan(tp=2, pp=8, micro_batches=16, batch_size=16, stages=stages)
-    found, whole = in_blocks(trace, machine, plan, triosim.Fidelity()), simulate(trace, machine, plan, fit=False)
-    assert found.met.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    found, whole = (
+        outline_in_blocks(trace, machine, plan, triosim.Fidelity()),
+        simulate(trace, machine, plan, fit=False),
+    )
+    assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.reserved == whole.memory.reserved_bytes
 
 
@@ -189,6 +192,6 @@ def test_parts_of_less_than_a_block_are_outlined_operator_by_operator() -> None:
     machine = triosim.system("dgx-a100", 1)
     plan = triosim.Plan(pp=8, schedule="interleaved-1f1b", recompute="full", micro_batches=16, batch_size=16)
     with pytest.raises(NoBlocks, match="parts of less than a block"):
-        in_blocks(trace, machine, plan, triosim.Fidelity())
-    found = outlined(trace, machine, plan)
+        outline_in_blocks(trace, machine, plan, triosim.Fidelity())
+    found = outline_plan(trace, machine, plan)
     assert found.reserved == simulate(trace, machine, plan, fit=False).memory.reserved_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
@@ -50,6 +50,6 @@ def blocks(engine: str, tokens: int) -> int:
     return int(tokens // ENGINES.get(engine).block_tokens)
 
 
-def serve(table: RequestTable, *replicas: Replica, router: str | RequestRouter = "round-robin") -> Served:
+def serve(table: RequestTable, *replicas: Replica, router: str | RequestRouter = "round-robin") -> FleetRun:
     """All requests, on these replicas."""
     return play(table, replicas, ROUTERS.get(router)() if isinstance(router, str) else router)

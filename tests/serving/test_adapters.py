@@ -13,7 +13,7 @@ from tests.command import run
 from tests.serving.fleets import MS, Linear, replica
 from triosim.hardware import catalog
 from triosim.serving.adapters import AdaptedTimes, AdapterPlan, AdapterSlots, parse_adapters
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes
@@ -30,7 +30,7 @@ COPY = HostCopies(2 * MS, 1e9)
 def served(
     table: RequestTable, asked: list[int], slots: int, engine: str = "vllm", steps: list[Batch] | None = None,
     blocks: int = 1000,
-) -> Served:  # fmt: skip
+) -> FleetRun:  # fmt: skip
     one = replica(engine, blocks, times=Linear(MS, 0, 0))
     one.slots = AdapterSlots(AdapterPlan(max(asked) + 1, slots=slots), asked, COPY, 1e6)
     if steps is not None:

@@ -20,7 +20,7 @@ from triosim.hardware import machine
 from triosim.serving.autoscaling import Autoscaler, AutoscalingPlan, parse_autoscaling
 from triosim.serving.availability import Availability, PoolAvailability
 from triosim.serving.cold_start import ColdStart, parse_cold_start
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
 from triosim.serving.requests import PromptHashes, RequestTable
@@ -31,7 +31,7 @@ INSTANT = AutoscalingPlan(target=1, least=0, every="0", down="0", tolerance=0)
 """Looks whenever somebody arrives, and sends away at once who has nothing to do."""
 
 
-def serve(table: RequestTable, fleet: list[Replica], router: str = "least-outstanding", **how: Any) -> Served:
+def serve(table: RequestTable, fleet: list[Replica], router: str = "least-outstanding", **how: Any) -> FleetRun:
     cold = how.pop("cold", 0)
     pool = PoolAvailability(0, fleet, [cold] * len(fleet), **how)
     return play(table, fleet, ROUTERS.get(router)(), availability=Availability([pool]))

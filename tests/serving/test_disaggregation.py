@@ -21,8 +21,8 @@ from triosim.engine.live import LiveNetwork
 from triosim.engine.reference import play as play_graph
 from triosim.hardware.machine import system
 from triosim.network.routes import Router as Routes
-from triosim.serving.disaggregation import HandOver, Place, shares
-from triosim.serving.fleet import ReplicaGroup, Served, play
+from triosim.serving.disaggregation import KVCacheTransfer, ReplicaPlacement, shares
+from triosim.serving.fleet import FleetRun, ReplicaGroup, play
 from triosim.serving.policy import ENGINES
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
@@ -106,7 +106,7 @@ def _fleet(
     table: RequestTable, *, link: float | None = 1e9, latency: float = 0.0, engine: str = "vllm", tokens: int = 4000,
     counts: tuple[int, int] = (1, 1), reuse: bool = False, router: str = "least-outstanding", steady: bool = True,
     decode_tokens: int = 0, **how: object,
-) -> tuple[Served, list]:  # fmt: skip
+) -> tuple[FleetRun, list]:  # fmt: skip
     """Served by replicas of one device each, of 4 layers and 2 heads of 500 bytes; nothing is sent over no link."""
     options = {"capacity": "max-utilisation"} if engine == "trtllm" else {}
     fleet = [
@@ -122,11 +122,11 @@ def _fleet(
     ]
     for one in fleet:
         one._steady &= steady
-    places = {number: Place(number, 1, 1, 4, 2, 500.0) for number in range(len(fleet))}
+    places = {number: ReplicaPlacement(number, 1, 1, 4, 2, 500.0) for number in range(len(fleet))}
     routes = None if link is None else Routes(system(devices=len(fleet), link=link, latency=latency))
     prefill, decode = fleet[: counts[0]], fleet[counts[0] :]
     first, second = (ROUTERS.get(router)() for _ in range(2))
-    over = HandOver(prefill, decode, places, routes, second, **how)
+    over = KVCacheTransfer(prefill, decode, places, routes, second, **how)
     return play(table, fleet, groups=[ReplicaGroup(prefill, first, over)]), fleet
 
 

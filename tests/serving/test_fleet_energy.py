@@ -17,13 +17,13 @@ from triosim.energy.device import device_energy
 from triosim.hardware.machine import system
 from triosim.hardware.power import lowest_cap
 from triosim.serving.deployment import Deployment, ServingResult, serve
-from triosim.serving.find import least_energy_clock
 from triosim.serving.fleet_energy import FleetEnergy
+from triosim.serving.fleet_search import least_energy_clock
 from triosim.serving.metrics import parse_slo
 from triosim.serving.one_request import one_request
 from triosim.serving.pool import Pool, checked, kernels_of
 from triosim.serving.recording import RunRecorder
-from triosim.serving.request_energy import Load, joules
+from triosim.serving.request_energy import StepLoad, joules
 from triosim.serving.step_times import StepShape
 from triosim.serving.traffic import traffic
 
@@ -73,7 +73,7 @@ def test_a_run_takes_what_its_steps_take(pools: tuple[Pool, ...], monkeypatch: p
     parts = dict.fromkeys(whole.parts_j, 0.0)
     for replica, shape in shapes:
         pool = pool_of[replica]
-        for name, value in joules(kernels[id(pool)], energy, Load.of(shape), 10.0, 1).items():  # no step is cut off
+        for name, value in joules(kernels[id(pool)], energy, StepLoad.of(shape), 10.0, 1).items():  # no step is cut off
             parts[name] += value
     padded = float(result.served.padding.sum()) / float(result.served.computed.sum())
     assert whole.parts_j["flop"] == pytest.approx(parts["flop"], rel=0.02 + padded)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.serving.fleets import MS, Linear, blocks, replica, serve
-from triosim.serving.fleet import Served
+from triosim.serving.fleet import FleetRun
 from triosim.serving.metrics import measure
 from triosim.serving.policy import ENGINES
 from triosim.serving.requests import RequestTable
@@ -26,7 +26,7 @@ def tables(draw: st.DrawFn, most: int = 60) -> RequestTable:
     return RequestTable.of(np.cumsum(gaps) * 1e-3, prompt, output)
 
 
-def conserved(served: Served, table: RequestTable) -> None:
+def conserved(served: FleetRun, table: RequestTable) -> None:
     """Every token is computed once, but the last of each request, and those that were lost again."""
     assert (served.first_token >= served.scheduled).all()
     assert (served.scheduled >= served.arrived).all()
@@ -86,7 +86,7 @@ def test_they_are_in_a_pipeline(engine: str, table: RequestTable, stages: int) -
     assert one.cache.free == one.cache.blocks
 
 
-def _columns(served: Served) -> list:
+def _columns(served: FleetRun) -> list:
     names = (
         "scheduled",
         "first_token",

@@ -17,7 +17,7 @@ from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.serving import native, quantiles
 from triosim.serving.engines.vllm import Vllm
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.kv_cache import EVICTIONS, KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import PRECISIONS, served_model
@@ -150,7 +150,7 @@ def as_counted(samples: Samples) -> tuple[Any, ...]:
     return samples.exact, samples.count, samples.total, samples.least, samples.most, sorted(pairs)
 
 
-def told(served: Served) -> dict[str, Any]:
+def told(served: FleetRun) -> dict[str, Any]:
     found = {}
     for one in fields(served):
         value = getattr(served, one.name)

@@ -15,10 +15,10 @@ from tests.command import run
 from tests.report.test_perfetto import Decoded
 from tests.serving.fleets import Linear, replica, serve
 from triosim.report.over_time import mean_value, most_value, share_of_time
-from triosim.serving.fleet import Served
-from triosim.serving.life import PHASES, phases, standing
+from triosim.serving.fleet import FleetRun
 from triosim.serving.recording import RunRecord, RunRecorder
 from triosim.serving.replica import Replica
+from triosim.serving.request_phases import PHASES, phases, standing
 from triosim.serving.requests import RequestTable
 
 H100 = ("serve", "llama-3-8b", "--device", "H100-SXM5-80GB")
@@ -28,7 +28,7 @@ TIGHT = (
 )  # fmt: skip
 
 
-def recorded(table: RequestTable, *replicas: Replica) -> tuple[Served, RunRecord]:
+def recorded(table: RequestTable, *replicas: Replica) -> tuple[FleetRun, RunRecord]:
     recorder = RunRecorder()
     for one in replicas:
         one.recorder = recorder

@@ -13,7 +13,7 @@ from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.one_request import OneRequest, one_request
 from triosim.serving.pool import Pool
-from triosim.serving.request_energy import Load, RequestEnergy, request_energy
+from triosim.serving.request_energy import RequestEnergy, StepLoad, request_energy
 from triosim.serving.request_energy import work_of as work_of_load
 from triosim.serving.step_times import StepShape
 
@@ -23,7 +23,7 @@ KERNELS = ServingKernels(LLAMA, H100, PRECISIONS["bf16"])
 
 
 def work_of(kernels: ServingKernels, step: StepShape) -> tuple[float, float]:
-    return work_of_load(kernels, Load.of(step))
+    return work_of_load(kernels, StepLoad.of(step))
 
 
 def found(output: int = 64, batch: int = 1, tp: int = 1, **pool: object) -> OneRequest:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.command import run
 from tests.serving.fleets import MS, Linear, replica
 from triosim.hardware import catalog
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes
@@ -28,7 +28,7 @@ FREE = Linear(MS, 0, 0)
 def served(
     table: RequestTable, chances: tuple[float, ...], engine: str = "vllm", blocks: int = 10_000, seed: int = 0,
     longest: int = 200_000,
-) -> Served:  # fmt: skip
+) -> FleetRun:  # fmt: skip
     one = replica(engine, blocks, times=FREE, longest=longest)
     one.speculation = Speculation(SpeculationPlan("ngram", len(chances), chances), seed)
     return play(table, [one], ROUTERS.get("round-robin")())

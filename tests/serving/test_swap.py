@@ -10,7 +10,7 @@ from tests.command import run
 from tests.serving.fleets import MS, Linear, replica
 from triosim.core.errors import InputError
 from triosim.hardware import machine
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
@@ -27,7 +27,7 @@ def swapping(engine: str, blocks: int, host: int = 1000, copies: HostCopies = NO
     return Replica(0, policy, cache, Linear(), 4096)
 
 
-def served(table: RequestTable, one: Replica) -> Served:
+def served(table: RequestTable, one: Replica) -> FleetRun:
     return play(table, [one], ROUTERS.get("round-robin")())
 
 

@@ -17,7 +17,7 @@ from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.hardware import machine
 from triosim.hardware.system import System
-from triosim.serving.fleet import Served, play
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
 from triosim.serving.requests import PromptHashes, RequestTable
@@ -41,7 +41,7 @@ def tiered(engine: str, blocks: int, number: int = 0, block_tokens: int = 16) ->
 def served(
     table: RequestTable, replicas: Sequence[Replica], tiers: Sequence[CacheTier] = (CacheTier("host", HUGE),),
     system: System | None = None, router: str = "round-robin",
-) -> tuple[Served, TierTraffic]:  # fmt: skip
+) -> tuple[FleetRun, TierTraffic]:  # fmt: skip
     traffic = TierTraffic(system or node(len(replicas)))
     for one in replicas:
         traffic.attach(one, one.number, 1, tiers, BLOCK, 0)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.command import run
 from tests.serving.fleets import MS, replica
 from triosim.core.units import MOST_SUM
-from triosim.serving.fleet import ReplicaGroup, Served, play
+from triosim.serving.fleet import FleetRun, ReplicaGroup, play
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
-from triosim.serving.time_sharing import Seat, TimeSharing
+from triosim.serving.time_sharing import SharedDevices, TimeSharing
 
 COLD = (50 * MS, 80 * MS)
 FLEET = """
@@ -36,12 +36,12 @@ shares = "small"
 
 def taking_turns(
     arrived_s: list[float], models: list[str], turn: int = MOST_SUM, cold: tuple[int, int] = COLD, output: int = 10
-) -> tuple[Served, TimeSharing]:
+) -> tuple[FleetRun, TimeSharing]:
     count = len(arrived_s)
     table = RequestTable.of(arrived_s, [20] * count, [output] * count, model=models)
     pair = [replica("vllm", number=number) for number in range(2)]
     groups = {name: ReplicaGroup([one], ROUTERS.get("round-robin")()) for name, one in zip("ab", pair, strict=True)}
-    sharing = TimeSharing([Seat(pair, cold, turn)])
+    sharing = TimeSharing([SharedDevices(pair, cold, turn)])
     return play(table, pair, groups=[groups[name] for name in table.models], sharing=sharing), sharing
 
 

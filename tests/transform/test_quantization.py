@@ -22,6 +22,7 @@ from triosim.transform.quantization import (
     RECIPES,
     check,
     quantized,
+    reads_either_way,
     shares,
     weights_in_8_bits,
 )
@@ -73,6 +74,26 @@ def test_every_tensor_is_cast_once_and_a_weight_once_in_each_direction() -> None
     assert len(casts) - len(of_weights) == (4 + 7) * LAYERS  # q, k, v share what they read, gate and up too
     assert MAXIMUM not in made.operators.name
     assert quantized(llama(), "fp8-current").operators.name.count(MAXIMUM) == len(casts)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_one_scale_serves_both_directions_where_products_read_either_way(recipe: str) -> None:
+    """Data-centre Blackwell needs no turned copy of a tensor with one scale; scales of blocks and rows fit one way."""
+
+    def made(device: str) -> list[int]:
+        """How many copies each cast of what is no weight makes."""
+        trace = quantized(llama(), recipe, reads_either_way(catalog.accelerator(device)))
+        weights = set(trace.values.storage[trace.values.category == Category.WEIGHT].tolist())
+        names = (QUANTIZE, GATHERED_FIRST[0])
+        return [
+            len(trace.operators.outputs[row]) for row, name in enumerate(trace.operators.name)
+            if name in names and int(trace.values.storage[trace.operators.inputs[row][0]]) not in weights
+        ]  # fmt: skip
+
+    hopper, blackwell, workstation = map(made, ("H100-SXM5-80GB", "B200-SXM-180GB", "RTX-PRO-6000-Server"))
+    assert hopper == workstation
+    assert len(blackwell) == len(hopper)
+    assert sum(hopper) - sum(blackwell) == (len(hopper) if RECIPES[recipe].whole else 0)
 
 
 def test_the_work_is_the_same_and_less_is_kept() -> None:

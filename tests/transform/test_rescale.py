@@ -15,7 +15,7 @@ from tests.traces import chain
 from triosim import Fidelity, InputError, Plan
 from triosim.core.columns import Ragged
 from triosim.trace.builder import TraceBuilder
-from triosim.trace.symbols import Segment, follow, relocate
+from triosim.trace.symbols import Segment, propagate_symbol, relocate
 from triosim.trace.tables import BATCH, SYMBOLS, Category, Meta, Phase
 from triosim.transform.rescale import establish_symbols, padded_vocabulary, rescale, size_of, symbols_from, undecided
 
@@ -215,7 +215,7 @@ def test_the_larger_trace_has_the_shapes_of_the_real_one() -> None:
 
 def test_follow_reports_rows_not_values() -> None:
     trace = chain(layers=2)
-    result = follow(trace, {}, 64)
+    result = propagate_symbol(trace, {}, 64)
     assert result.undecided == []
     assert all(not s for s in result.segments)
 

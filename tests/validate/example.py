@@ -9,15 +9,15 @@ import numpy as np
 
 from tests.traces import chain
 from triosim.trace.tables import Trace
-from triosim.validate.measured import Machine, MeasuredNetwork, Series
+from triosim.validate.measured import MeasuredMachine, MeasuredNetwork, MeasuredSeries
 
 RANKS, ROUNDS = 2, 5
 
 
-def series(cpu_s: float, wall_s: float | None = None) -> Series:
+def series(cpu_s: float, wall_s: float | None = None) -> MeasuredSeries:
     """The same in every rank and round."""
     shape = (RANKS, ROUNDS)
-    return Series(np.full(shape, cpu_s), np.full(shape, cpu_s if wall_s is None else wall_s))
+    return MeasuredSeries(np.full(shape, cpu_s), np.full(shape, cpu_s if wall_s is None else wall_s))
 
 
 def step(layers: int, width: int) -> Trace:
@@ -40,16 +40,16 @@ def weight_bytes(layers: int, width: int) -> int:
     return layers * width * width * 4
 
 
-def machine(rate: float = 1e9, start_s: float = 1e-4) -> Machine:
+def machine(rate: float = 1e9, start_s: float = 1e-4) -> MeasuredMachine:
     """Everything that moves bytes takes ``start_s`` and then ``rate`` bytes a second."""
     sizes = [1 << k for k in range(8, 30)]
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "send", "receive", "copy", "accumulate", "scale")
     tables = {kind: {size: series(start_s + size / rate) for size in sizes} for kind in kinds}
-    return Machine("cpu", "a processor", RANKS, 8, tables, {"torch": "2.13", "python": "3.12"}, (0.1, 0.2))
+    return MeasuredMachine("cpu", "a processor", RANKS, 8, tables, {"torch": "2.13", "python": "3.12"}, (0.1, 0.2))
 
 
 def nulls(
-    mode: str, fixed: float, block: float, byte: float, found: Machine
+    mode: str, fixed: float, block: float, byte: float, found: MeasuredMachine
 ) -> tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork]:
     """Three chains in a mode that takes, beyond what the machine explains, what is planted here."""
     made = []
@@ -62,6 +62,6 @@ def nulls(
     return made[0], made[1], made[2]
 
 
-def _at(table: Mapping[int, Series], size: int) -> float:
+def _at(table: Mapping[int, MeasuredSeries], size: int) -> float:
     sizes = sorted(table)
     return float(np.interp(size, sizes, [table[s].cpu_s[0, 0] for s in sizes]))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.validate import example
-from triosim.validate.measured import MeasuredNetwork, Series
+from triosim.validate.measured import MeasuredNetwork, MeasuredSeries
 from triosim.validate.prediction import Predictor, SoftwareOverhead, plan_of
 
 SECONDS = st.floats(0, 1)
@@ -67,7 +67,7 @@ def test_the_interval_grows_with_what_the_rounds_differ_by() -> None:
     predictor = Predictor(machine, example.nulls("ddp", 0, 0, 0, machine), "cpu_s")
     steady = example.network("four", 4, 64, {"ddp": 1.0})
     alone = steady.whole.device_time() * np.array([[0.8, 0.9, 1.0, 1.1, 1.2]] * 2)
-    noisy = {**steady.series, "alone": Series(alone, alone)}
+    noisy = {**steady.series, "alone": MeasuredSeries(alone, alone)}
     wide = predictor("ddp", type(steady)(steady.name, 4, steady.whole, steady.part, noisy))[0]
     narrow = predictor("ddp", steady)[0]
     assert wide.total == pytest.approx(narrow.total)
@@ -94,7 +94,7 @@ def test_a_mode_is_a_plan(mode: str, sizes: tuple) -> None:
 
 
 def test_medians_and_spreads() -> None:
-    rows = Series.of([{"cpu_s": [1, 2, 3, 4, 100], "wall_s": [1, 1, 1, 1, 1]}])
+    rows = MeasuredSeries.of([{"cpu_s": [1, 2, 3, 4, 100], "wall_s": [1, 1, 1, 1, 1]}])
     assert rows.median("cpu_s").tolist() == [3]
     assert rows.spread("wall_s") == 0
     assert rows.spread("cpu_s") == pytest.approx(1.6449 * 2 / (1.349 * 3), rel=1e-3)

@@ -1,9 +1,15 @@
-"""What NVIDIA's Megatron-Bridge recomputes in each row of its table, from the recipes that it publishes.
+"""What NVIDIA's Megatron-Bridge does in each row of its table, from the recipes that it publishes.
 
 The summary says "see recipe".  The recipes are in ``scripts/performance/configs/{deepseek,gpt_oss,kimi,llama,qwen}/
 *_workload_base_configs.py`` of https://github.com/NVIDIA-NeMo/Megatron-Bridge: ``recompute_modules`` by model, GPU and
 precision.  They were read at commits 0426418 (DeepSeek), 07eea52 (GPT-OSS), 013180a (Kimi), 00919dc and 0013c9a (Llama)
 and 01b2977 (Qwen); what an older one says (0132842 of DeepSeek) is told by release.
+
+What all have in common is in ``src/megatron/bridge/perf_recipes`` there: ``_benchmark_common`` (``_common.py``, commit
+007282e) sets ``grad_reduce_in_fp32`` to False, so that main gradients have 16 bits; recipes of Llama 70B and 405B
+(``recipes/llama/llama3.py``) set ``tp_comm_overlap``, which those in NVFP4 take back, for its gathered parameters do
+not go with it (``llama/{gb200,gb300}/llama31.py``, commits 2db355b and 3564acf); Kimi K2 is trained by Muon
+(``recipes/kimi/kimi_k2.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +21,20 @@ ADAPTERS = "16,targets=q_proj+k_proj+v_proj"
 """Of the rows of LoRA: ``target_modules = ["linear_qkv"]``; the rank is that of the recipe for 405B."""
 FUSED_SINCE = 26.06
 """Release from which on DeepSeek-V3 and Kimi-K2 in MXFP8 keep all on GB300."""
+
+
+GRADIENTS = "parameter-fused"
+"""Where micro-batches add up."""
+
+
+def overlaps_tensor(line: Mapping[str, str]) -> bool:
+    """Whether transfers of the tensor axis are made in pieces beside the products that they belong to."""
+    return line["model"].lower().startswith("llama") and "fp4" not in line["precision"].lower()
+
+
+def optimizer(line: Mapping[str, str]) -> str:
+    """The optimizer where it is not Adam, else ``""``."""
+    return "muon" if line["model"].lower().startswith("kimi") else ""
 
 
 def recompute(line: Mapping[str, str]) -> str:

@@ -184,10 +184,13 @@ def _stack(line: Mapping[str, str], usual: str) -> str:
 
 
 def _facts(line: Mapping[str, str]) -> dict[str, Any]:
-    """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; torchtitan of December
-    2024 left its loss out of what it compiled (``train.py``: "compiling loss function causes CUDA errors")."""
+    """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; Megatron-Bridge adds
+    gradients up in 16; torchtitan of December 2024 left its loss out of what it compiled (``train.py``: "compiling loss
+    function causes CUDA errors")."""
     if "mode PURE" in line["notes"]:
         return {"reduce": "gradient"}
+    if "Bridge" in line["source"]:
+        return {"gradients": bridge.GRADIENTS}
     return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
 
 
@@ -322,11 +325,14 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         "recompute": "none" if _open_recompute(line) else recompute, "quantize": _recipe(line),
         "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
     }  # fmt: skip
+    if "Bridge" in line["source"] and bridge.optimizer(line):
+        plan["optimizer"] = bridge.optimizer(line)
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
         if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
             plan["parallelism_options"] = {"regather": False}
-        if re.search("async ?TP", line["overlap"], re.I):
+        bridged = "Bridge" in line["source"] and bridge.overlaps_tensor(line)
+        if bridged or re.search("async ?TP", line["overlap"], re.I):
             plan["parallelism"] += ["async-tp"]
     for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
         if size > 1:

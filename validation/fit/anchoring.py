@@ -34,7 +34,7 @@ from triosim.hardware import catalog
 from triosim.kernels.anchoring import SCHEMA
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.device_distance import distance
-from triosim.kernels.pack import Pack, join, load
+from triosim.kernels.pack import RooflinePack, join, load
 from triosim.kernels.physical import gemm, kinds
 from triosim.kernels.work import stream
 from triosim.kernels.work.stream import Stream
@@ -146,7 +146,7 @@ def kernels_only(sample: Sample, host_s: float, memory: float) -> Sample:
     return Sample(**{**columns, "seconds": seconds[rows]})
 
 
-def modelled(sample: Sample, pack: Pack, key: str) -> NDArray[np.float64]:
+def modelled(sample: Sample, pack: RooflinePack, key: str) -> NDArray[np.float64]:
     """Roofline with the pack's constants, seconds."""
     at = pack.keys.index(key)
     work = join(sample.compute_s / pack.compute[at], sample.memory_s / pack.memory[at], float(pack.overlap[at]))

@@ -25,7 +25,7 @@ from validation.data import collectives as collective_data
 from validation.data.collectives import Point
 
 from triosim.collectives import cost, tuner
-from triosim.collectives.constants import PROTOCOLS, CollectiveConstants, Curve, TransportCosts, unparse
+from triosim.collectives.constants import PROTOCOLS, CollectiveConstants, TransferTimeCurve, TransportCosts, unparse
 from triosim.collectives.group import Group, LinkClass
 from triosim.collectives.groups import describe
 from triosim.network.routes import Router
@@ -102,7 +102,7 @@ class Problem:
 
 
 def hats(knots: Sequence[float], amount: float) -> dict[int, float]:
-    """Weights of the points of a curve at an amount of bytes, as :class:`Curve` interpolates."""
+    """Weights of the points of a curve at an amount of bytes, as :class:`TransferTimeCurve` interpolates."""
     at = np.interp(math.log2(max(amount, 1)), np.log2(knots), np.arange(len(knots)))
     low = min(int(at), len(knots) - 1)
     return {low: 1 - (at - low), **({low + 1: at - low} if at > low else {})}
@@ -152,7 +152,9 @@ def _constants(value: Callable[..., float], used: set[str], link: LinkClass, sou
     def costs(way: str) -> TransportCosts:
         slowness = 1 / (CEILING[way] * link.bandwidth) + value("slow", way) * PER_BYTE
         seconds = tuple(link.latency + value("overhead", way, knot) * MICRO for knot in range(len(KNOTS[way])))
-        return TransportCosts(value("base", way) * MICRO, 1 / (slowness * link.bandwidth), Curve(KNOTS[way], seconds))
+        return TransportCosts(
+            value("base", way) * MICRO, 1 / (slowness * link.bandwidth), TransferTimeCurve(KNOTS[way], seconds)
+        )
 
     ring = {way: costs(way) for way in PROTOCOLS if way in used}
     rates = {kind: value("finish", kind) * PER_BYTE for kind in (*RINGS, "all_to_all")}
@@ -206,7 +208,9 @@ def multicast(points: Iterable[Point], gpu: str, ring: CollectiveConstants) -> T
     if link.name in STATED:
         rate = max(rate, 9 / 8 * 8 / 14 * STATED[link.name][0])
     left = [max(p.seconds - median(host) - w / rate, 0.0) for p, w in zip(rows, wire, strict=True)]
-    return TransportCosts(0.0, rate / link.bandwidth, Curve(tuple(float(p.bytes) for p in rows), tuple(left)))
+    return TransportCosts(
+        0.0, rate / link.bandwidth, TransferTimeCurve(tuple(float(p.bytes) for p in rows), tuple(left))
+    )
 
 
 def _is(point: Point, link: LinkClass) -> bool:

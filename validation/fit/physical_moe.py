@@ -31,7 +31,7 @@ from triosim.hardware import catalog
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.physical import moe as model
 from triosim.kernels.physical._constants import SCHEMA
-from triosim.kernels.physical.moe import Grouped
+from triosim.kernels.physical.moe import GroupedGemmConstants
 from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
 INPUTS = ("kernels/moe.parquet",)
@@ -129,7 +129,7 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
     return measured.take(np.flatnonzero(reason == "")), left + Counter(reason[reason != ""].tolist())
 
 
-def predict(measured: Measured, c: Grouped) -> NDArray[np.float64]:
+def predict(measured: Measured, c: GroupedGemmConstants) -> NDArray[np.float64]:
     """Seconds of every row by one family's constants."""
     seconds = np.empty(len(measured))
     for name in np.unique(measured.device):
@@ -138,7 +138,7 @@ def predict(measured: Measured, c: Grouped) -> NDArray[np.float64]:
     return seconds
 
 
-def fit(measured: Measured, rows: int = ROWS) -> Grouped:
+def fit(measured: Measured, rows: int = ROWS) -> GroupedGemmConstants:
     """Constants that predict ``measured`` best: least smooth absolute error of the logarithm, with priors."""
     random = np.random.default_rng(0)
     chosen = [np.flatnonzero(measured.device == name) for name in np.unique(measured.device)]
@@ -150,13 +150,15 @@ def fit(measured: Measured, rows: int = ROWS) -> Grouped:
     start, lowest, highest = np.log(start), np.log(lowest), np.log(highest)
 
     def residuals(x: NDArray) -> NDArray:
-        c = Grouped(**dict(zip(names, np.exp(x).tolist(), strict=True)))
+        c = GroupedGemmConstants(**dict(zip(names, np.exp(x).tolist(), strict=True)))
         belief = (x - start) / width * KNEE * np.sqrt(BELIEF)
         found = [model.grouped(part.work, device, c).seconds for part, device in zip(parts, devices, strict=True)]
         return np.concatenate([np.log(np.concatenate(found)) - taken, belief])
 
     x = least(residuals, start, lowest, highest)
-    return Grouped(**{name: float(f"{value:.4g}") for name, value in zip(names, np.exp(x).tolist(), strict=True)})
+    return GroupedGemmConstants(
+        **{name: float(f"{value:.4g}") for name, value in zip(names, np.exp(x).tolist(), strict=True)}
+    )
 
 
 def left_out(measured: Measured) -> NDArray[np.float64]:
@@ -181,7 +183,7 @@ def judge() -> dict[str, Any]:
     """Constants, spreads and the printed table."""
     measured, dropped = read()
     print(f"{len(measured)} rows, dropped {dict(dropped)}")
-    found: dict[str, Grouped] = {}
+    found: dict[str, GroupedGemmConstants] = {}
     errors: dict[tuple[str, str], NDArray] = {}
     for code in np.unique(measured.work.family):
         rows = measured.take(np.flatnonzero(measured.work.family == code))

@@ -29,10 +29,10 @@ from triosim.accelerator import mapper, sparse, systolic
 from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, Store
 from triosim.accelerator.directives import Constraints
 from triosim.accelerator.evaluate import evaluate
-from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
 from triosim.accelerator.problem import Problem, einsum
 from triosim.accelerator.reading import read
-from triosim.accelerator.sparse import Spared, Sparse, Stored
+from triosim.accelerator.sparse import ActionOptimization, RepresentationFormat, Sparse
 from triosim.core.errors import InputError
 
 _COUNTS = ("tile", "instances", "reads", "fills", "updates")
@@ -107,7 +107,7 @@ _LOOPS = re.compile(r"(\w+) loops inner to outer ([A-Z](?: [A-Z])*)")
 _EINSUM = re.compile(r"(\w+)\[([\w,+ ]+)\] \+= (\w+\[[\w,+ ]+\]) \*? ?(\w+\[[\w,+ ]+\])")
 
 
-def sparse_case(case: dict[str, Any]) -> tuple[Architecture, Problem, MappingOf, Sparse]:
+def sparse_case(case: dict[str, Any]) -> tuple[Architecture, Problem, LoopMapping, Sparse]:
     """A case of ``sparse.json``, from its text.
 
     Raises:
@@ -141,18 +141,18 @@ def sparse_case(case: dict[str, Any]) -> tuple[Architecture, Problem, MappingOf,
     design = Architecture(case["case"], tuple(stores), compute)
     inner = loops.get(names[-1]) or list(bounds)
     order = [d for d in bounds if d not in inner] + inner[::-1]
-    mapping = MappingOf((Level(names[-1], tuple(Loop(d, bounds[d]) for d in order)),))
+    mapping = LoopMapping((Level(names[-1], tuple(Loop(d, bounds[d]) for d in order)),))
     spared, compute_action = [], None
     for action in case["actions"]:
         if found := _ACTION.match(action):
             conditions = tuple(re.split(r"(?:,| and) ?", found[3]))
-            spared.append(Spared(names[-1], found[2], conditions, found[1] == "skipping"))
+            spared.append(ActionOptimization(names[-1], found[2], conditions, found[1] == "skipping"))
         elif found := re.match(r"(gating|skipping) of compute", action):
             compute_action = found[1]
         else:
             raise InputError(f"{case['case']}: the action {action!r} cannot be read")
     stored = tuple(
-        Stored(name, tensor, tuple(ranks))
+        RepresentationFormat(name, tensor, tuple(ranks))
         for tensor, ranks in case["formats"].items() for name in names if tensor in case["levels"][name]
     )  # fmt: skip
     return design, problem, mapping, Sparse(stored, tuple(spared), compute_action)

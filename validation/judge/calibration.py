@@ -33,9 +33,9 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.base_model import BaseOperatorModel
 from triosim.kernels.calibration.calibration import calibrated
 from triosim.kernels.calibration.fitting import MeasuredKernels
-from triosim.kernels.calibration.model import Calibrated
+from triosim.kernels.calibration.model import CalibratedBaseModel
 from triosim.kernels.calibration.pack import load
-from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind
 from triosim.operators import kind
 from triosim.sources.reading import read
@@ -99,11 +99,11 @@ def judge_pack(name: str, traces: list[str], device: str | None) -> None:
     """Sums of operator times of recorded steps, predicted from shapes alone, with and without the calibration."""
     calibration = load(name).calibration
     models: dict[str, tuple[BaseOperatorModel, Accelerator]] = {
-        "calibrated": (Calibrated(calibration), calibration.device),
-        "measured figures": (Physics(), calibration.device),
+        "calibrated": (CalibratedBaseModel(calibration), calibration.device),
+        "measured figures": (PhysicalBaseModel(), calibration.device),
     }
     if device:
-        models[device] = (Physics(), catalog.accelerator(device))
+        models[device] = (PhysicalBaseModel(), catalog.accelerator(device))
     for path in traces:
         trace = read(path)
         measured = np.nan_to_num(trace.operators.device_s)

@@ -18,7 +18,7 @@ import numpy as np
 from validation import command
 
 import triosim
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.replay import recorded
 from triosim.core.errors import InputError
@@ -80,7 +80,7 @@ def replayed(trace: Trace, times: int = 3) -> float:
     """Seconds of a step that is played so often in a row, from the end of the last but one to the end of the last."""
     program = recorded(trace, times)
     router = Router(alone())
-    means = CollectiveMeans(router.system, router, Collectives())
+    means = CollectiveCommunication(router.system, router, Collectives())
     lowered = lower([program], place(Mesh((("dp", 1),)), 1), router, means)
     played = lowered.worked(play(lowered.graph, lowered.wires))
     ends = [int(played.finish[(program.op != Op.ISSUE) & (program.iteration == i)].max()) for i in range(times)]

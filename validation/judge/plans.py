@@ -31,7 +31,7 @@ from validation.judge.training import predict, system, workload
 
 from triosim import Fidelity, Plan
 from triosim.core.errors import InputError
-from triosim.search.grid import asked_of
+from triosim.search.grid import with_fields
 from triosim.search.outcome import PlanOutcome
 from triosim.search.space import Candidate, PlanSpace
 from triosim.search.sweep import sweep
@@ -249,7 +249,7 @@ def plans_of(row: Row, study: Study) -> tuple[Plan, list[Candidate], Callable[[C
     space = PlanSpace([devices], batch_of(row), layers + 2 * short, row.sequence, among=study.among(row))
 
     def formed(one: Candidate) -> Plan:
-        plan, _ = asked_of(base, Fidelity(), one.asked)
+        plan, _ = with_fields(base, Fidelity(), one.asked)
         return plan.replaced(stages=cuts(row.family, layers, one.parts, short)) if one.parts > 1 else plan
 
     return own, [one for one in space.candidates() if study.legal(one)], formed

@@ -48,8 +48,8 @@ from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.serving.capacity import UTILISATION, memory
 from triosim.serving.communication import ReplicaCommunication
-from triosim.serving.fleet import Served, play
-from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
+from triosim.serving.fleet import FleetRun, play
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.layer_profiles import read_profiles
 from triosim.serving.model import PRECISIONS, ServedModel, served_model
@@ -192,7 +192,7 @@ def _profile_of(folder: Path, match: re.Match[str]) -> Path:
     return folder / "vidur" / "profiles" / "compute" / match["device"] / FILES[match["model"]] / "mlp.csv"
 
 
-def _vidur_run(folder: Path, match: re.Match[str], table: Path, profiles: bool) -> tuple[Served, int]:
+def _vidur_run(folder: Path, match: re.Match[str], table: Path, profiles: bool) -> tuple[FleetRun, int]:
     model = MODELS[match["model"]]
     stages, parallel = int(match["pp"] or 1), int(match["tp"])
     requests = read(folder / "requests" / f"{match['file']}.csv")
@@ -256,7 +256,7 @@ def _send_recv(path: Path) -> tuple[NDArray, NDArray]:
     return places, np.bincount(at, ms) / np.bincount(at)
 
 
-def _vidur_metrics(served: Served) -> dict[str, NDArray[np.float64]]:
+def _vidur_metrics(served: FleetRun) -> dict[str, NDArray[np.float64]]:
     """As Vidur defines them: its TPOT divides by all output tokens."""
     second = 1e12
     return {
@@ -560,7 +560,7 @@ def silicon(folder: Path) -> Figures:
         between = ReplicaCommunication(machine, parallel) if parallel > 1 else None
         host = _engine(rows[0][1], device).host()
         times = ModelTimes(kernels, between, engine_host=host)
-        causes = [cause for cause in Moved._fields if cause != "network" or parallel > 1]
+        causes = [cause for cause in KernelErrors._fields if cause != "network" or parallel > 1]
         others = [
             _moved_times(own, machine, parallel, weights, host, NOTHING_MOVED._replace(**{cause: 1.0}))
             for cause in causes
@@ -683,7 +683,7 @@ EAGER, EAGER_MARK = ("prompt", "token"), 0.10
 
 
 def _moved_times(
-    model: ServedModel, machine: System, parallel: int, weights: str, host: StepHost, moved: Moved
+    model: ServedModel, machine: System, parallel: int, weights: str, host: StepHost, moved: KernelErrors
 ) -> ModelTimes:
     """Step times whose kernels are off by so much."""
     device = catalog.accelerator("H100-SXM5-80GB")

@@ -30,7 +30,7 @@ from validation import command
 
 import triosim
 from triosim import Fidelity, Plan
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
 from triosim.composition.host import host, launch
@@ -140,7 +140,7 @@ class Workshop:
         written = programs(step, Costs(times.seconds), stages, schedule, plan, mesh)
         classes = launch(written, step.trace, _residual(PRIOR).host(step.trace))
         placement = place(mesh, self.system.devices)
-        means = CollectiveMeans(self.system, self.router, Collectives())
+        means = CollectiveCommunication(self.system, self.router, Collectives())
         lowered = lower(classes, placement, self.router, means)
         return iteration(classes, lowered, [1.0] * len(classes))
 

@@ -86,8 +86,8 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Assumed:
-    """Energies of a component that nobody stated.
+class AssumedEnergies:
+    """Energies of a component that no file states, and their range.
 
     Attributes:
         component: its name.
@@ -123,7 +123,7 @@ class Architecture:
     technology: str = ""
     sources: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
-    assumed: tuple[Assumed, ...] = ()
+    assumed: tuple[AssumedEnergies, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 from triosim.accelerator.architecture import Architecture, Compute, FanOut, Store
-from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
 from triosim.accelerator.problem import Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
@@ -35,8 +35,8 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One directive: a dimension in pieces of ``size``, in time or over units."""
+class DimensionDirective:
+    """One data-centric directive: a dimension in tiles of ``size``, in time or over units."""
 
     dimension: str
     size: int
@@ -47,12 +47,12 @@ class Cut:
 class Dataflow:
     """Directives of each level, and the sizes of the clusters between them; ``stride`` of rows and columns."""
 
-    levels: tuple[tuple[Cut, ...], ...]
+    levels: tuple[tuple[DimensionDirective, ...], ...]
     clusters: tuple[int, ...]
     stride: tuple[int, int] = (1, 1)
 
 
-def case(name: str, hardware: Hardware, problem: Problem, dataflow: Dataflow) -> tuple[Architecture, MappingOf]:
+def case(name: str, hardware: Hardware, problem: Problem, dataflow: Dataflow) -> tuple[Architecture, LoopMapping]:
     """The design and the loops that directives are for one problem.
 
     Raises:
@@ -82,11 +82,11 @@ def case(name: str, hardware: Hardware, problem: Problem, dataflow: Dataflow) ->
     nodes.append(Store("L1", hardware.l1_words))
     rest = tuple(Loop(d, n) for d, n in extents.items() if n > 1)
     levels.append(Level("L1", rest))
-    return Architecture(name, tuple(nodes), Compute("mac")), MappingOf(tuple(levels), ragged=True)
+    return Architecture(name, tuple(nodes), Compute("mac")), LoopMapping(tuple(levels), ragged=True)
 
 
 def _level(
-    name: str, cuts: tuple[Cut, ...], units: int, extents: dict[str, int], stride: tuple[int, int]
+    name: str, cuts: tuple[DimensionDirective, ...], units: int, extents: dict[str, int], stride: tuple[int, int]
 ) -> tuple[list[Loop], list[Loop], dict[str, int]]:
     """Loops in time and over units of one level, and what one unit has left."""
     left = dict(extents)

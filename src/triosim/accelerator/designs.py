@@ -29,7 +29,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.guarded import content, parse_json
 from triosim.core.outputs import text_output
-from triosim.hardware.accelerator import Accelerator, DesignOf
+from triosim.hardware.accelerator import Accelerator, DeviceDesign
 
 SCHEMA = "triosim/einsum-cost/1"
 
@@ -160,7 +160,7 @@ def device(files: Files, clock_hz: float | None = None, vector_flops: float | No
         name, kind="npu", compute_units=units, clock_hz=clock, process=_process(process),
         peak_flops=dict.fromkeys(TYPES, 2.0 * units * clock), matrix_types=TYPES[1:],
         memory_bandwidth=words * bits / 8 * clock, confidence="medium",
-        source="; ".join([source, *said]), design=DesignOf("\n".join(files), sha256, vector),
+        source="; ".join([source, *said]), design=DeviceDesign("\n".join(files), sha256, vector),
     )  # fmt: skip
 
 
@@ -196,8 +196,8 @@ def contents(accelerator: Accelerator) -> Contents:
 
 
 @dataclass(frozen=True)
-class Joules:
-    """What a design takes beside its mappings.
+class DesignEnergy:
+    """Energies and leakage of a design apart from its mappings.
 
     Attributes:
         word_j: of a word read from or written to the outermost memory.
@@ -214,21 +214,21 @@ class Joules:
     factors: tuple[float, float, float]
 
 
-def joules(found: Contents, clock_hz: float) -> Joules:
-    """See :class:`Joules`."""
+def joules(found: Contents, clock_hz: float) -> DesignEnergy:
+    """See :class:`DesignEnergy`."""
     if found.architecture is None:
         assert found.array is not None
         bits = 8 * found.array.word_bytes
         one = energies.multiply_add_j(bits, energies.DEFAULT_NM)
         factor = energies.FACTOR
-        return Joules(energies.dram_j(bits), found.array.word_bytes, one, 0.0, (factor, factor, factor))
+        return DesignEnergy(energies.dram_j(bits), found.array.word_bytes, one, 0.0, (factor, factor, factor))
     design = found.design
     outer = design.stores[0]
     word = max(outer.energies.read or 0.0, outer.energies.write or 0.0) / outer.words_per_access
     leak = sum((store.energies.leak or 0.0) * design.instances(store.name) for store in design.stores)
     off = {one.component: one.high for one in design.assumed}
     others = [off[store.name] for store in design.stores[1:] if store.name in off]
-    return Joules(
+    return DesignEnergy(
         word, outer.word_bits / 8, design.compute.energies.compute or 0.0, leak * clock_hz,
         (off.get(outer.name, 1.0), off.get(design.compute.name, 1.0), max(others, default=1.0)),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store
-from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.mapping import Level, Loop, LoopMapping
 from triosim.accelerator.problem import ROLES, Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
@@ -122,7 +122,7 @@ class Directives:
 
     def mapping(
         self, architecture: Architecture, problem: Problem, ragged: bool = False, defaults: Directives | None = None
-    ) -> MappingOf:
+    ) -> LoopMapping:
         """The mapping that they give in full.
 
         Args:
@@ -158,7 +158,7 @@ class Directives:
             Level(node.name, loops.get(node.name, ()), keeps.get(node.name))
             for node in architecture.nodes if node.name in loops or node.name in keeps
         )  # fmt: skip
-        return MappingOf(levels, ragged)
+        return LoopMapping(levels, ragged)
 
     def constraints(self, architecture: Architecture, problem: Problem) -> Constraints:
         """The constraints that they give; those of dimensions that the problem lacks bind nothing.

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 
-from triosim.accelerator.architecture import Architecture, Assumed, Compute, Energies, FanOut, Store, merged
+from triosim.accelerator.architecture import Architecture, AssumedEnergies, Compute, Energies, FanOut, Store, merged
 
 FACTOR = 2.02
 """Of an assumed energy, up and down: the square root of 74.144 / 18.183829 (see above)."""
@@ -86,7 +86,7 @@ def completed(architecture: Architecture) -> Architecture:
     stated = _nanometres(architecture.technology)
     nanometres = stated or DEFAULT_NM
     node = f"{nanometres:g} nm" + ("" if stated else ", as nobody stated the process")
-    assumed: list[Assumed] = []
+    assumed: list[AssumedEnergies] = []
     nodes: list[Store | FanOut] = []
     for item in architecture.nodes:
         if isinstance(item, Store):
@@ -100,41 +100,43 @@ def completed(architecture: Architecture) -> Architecture:
     return replace(architecture, nodes=tuple(nodes), compute=compute, assumed=tuple(assumed))
 
 
-def _store(store: Store, nanometres: float, node: str) -> tuple[Store, Assumed | None]:
+def _store(store: Store, nanometres: float, node: str) -> tuple[Store, AssumedEnergies | None]:
     own = store.energies
     if own.read is not None or own.write is not None or own.update is not None:
         one = next(x for x in (own.read, own.write, own.update) if x is not None)
         same = Energies(one, one if own.update is None else own.update, one if own.write is None else own.write)
         if None not in (own.read, own.write, own.update):
             return store, None
-        guess = Assumed(store.name, 1 / FACTOR, FACTOR, "actions that are not stated cost as much as those that are")
+        guess = AssumedEnergies(
+            store.name, 1 / FACTOR, FACTOR, "actions that are not stated cost as much as those that are"
+        )
         return replace(store, energies=merged(same, own)), guess
     bits = store.word_bits * store.words_per_access
     if store.kind in DRAMS:
         low, high, source = _dram_j(store.kind, bits)
         value, text = math.sqrt(low * high), f"{source}, {bits} bits"
-        guess = Assumed(store.name, low / value, high / value if high > low else 1.0, _said(value, text))
+        guess = AssumedEnergies(store.name, low / value, high / value if high > low else 1.0, _said(value, text))
         if high == low:
             guess = replace(guess, low=1 / FACTOR, high=FACTOR)
     elif store.kind == "regfile":
         value = multiply_add_j(store.word_bits, nanometres) * store.words_per_access
         text = f"a multiplication of {store.word_bits} bits in {node} (Eyeriss, ISCA 2016; Horowitz, Jouppi)"
-        guess = Assumed(store.name, 1 / FACTOR, FACTOR, _said(value, text))
+        guess = AssumedEnergies(store.name, 1 / FACTOR, FACTOR, _said(value, text))
     else:
         size = store.capacity_words * store.word_bits / 8 if store.capacity_words is not None else 2**20
         value = sram_j(size, bits, nanometres)
         text = f"SRAM of {size:g} bytes, {bits} bits in {node} (Horowitz, ISSCC 2014; Jouppi, ISCA 2021)"
-        guess = Assumed(store.name, 1 / FACTOR, FACTOR, _said(value, text))
+        guess = AssumedEnergies(store.name, 1 / FACTOR, FACTOR, _said(value, text))
     return replace(store, energies=merged(Energies(value, value, value), own)), guess
 
 
-def _compute(compute: Compute, nanometres: float, node: str) -> tuple[Compute, Assumed | None]:
+def _compute(compute: Compute, nanometres: float, node: str) -> tuple[Compute, AssumedEnergies | None]:
     if compute.energies.compute is not None:
         return compute, None
     value = multiply_add_j(compute.word_bits, nanometres)
     text = f"integer multiply-add of {compute.word_bits} bits in {node} (Horowitz, ISSCC 2014; Jouppi, ISCA 2021)"
     made = replace(compute, energies=merged(compute.energies, Energies(compute=value)))
-    return made, Assumed(compute.name, 1 / FACTOR, FACTOR, _said(value, text))
+    return made, AssumedEnergies(compute.name, 1 / FACTOR, FACTOR, _said(value, text))
 
 
 def _said(value: float, text: str) -> str:

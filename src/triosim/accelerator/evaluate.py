@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from triosim.accelerator import mapping as mappings
 from triosim.accelerator.architecture import Architecture
-from triosim.accelerator.mapping import MappingOf
-from triosim.accelerator.nest import Counts, Floats, LoopNest
+from triosim.accelerator.mapping import LoopMapping
+from triosim.accelerator.nest import AccessCounts, Floats, LoopNest
 from triosim.accelerator.problem import Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
@@ -46,7 +46,7 @@ class MappingCosts:
         over_words: (stores, B) words by which the tiles exceed a store, 0 where they fit.
     """
 
-    counts: Counts
+    counts: AccessCounts
     energy_j: Floats
     leakage_j: Floats
     compute_j: Floats
@@ -72,7 +72,7 @@ def costs(
     return priced(nest, nest.count(factors, orders), timing)
 
 
-def priced(nest: LoopNest, counts: Counts, timing: str = "bandwidth") -> MappingCosts:
+def priced(nest: LoopNest, counts: AccessCounts, timing: str = "bandwidth") -> MappingCosts:
     """Costs of what moves.
 
     Raises:
@@ -113,7 +113,7 @@ def priced(nest: LoopNest, counts: Counts, timing: str = "bandwidth") -> Mapping
     return MappingCosts(counts, energy, leakage, np.full(len(cycles), compute), cycles, ports, over)
 
 
-def _rows(nest: LoopNest, counts: Counts, s: int) -> Floats:
+def _rows(nest: LoopNest, counts: AccessCounts, s: int) -> Floats:
     """(B) rows of a store that are paid for: instances in use, of which those of a cluster share one; those in use are
     taken to be spread over all clusters."""
     store = nest.architecture.stores[s]
@@ -123,7 +123,7 @@ def _rows(nest: LoopNest, counts: Counts, s: int) -> Floats:
     return np.minimum(counts.instances[s], there)
 
 
-def _buffered(nest: LoopNest, counts: Counts, ports: Floats) -> Floats:
+def _buffered(nest: LoopNest, counts: AccessCounts, ports: Floats) -> Floats:
     """(B) cycles where only stores with two copies of their tiles are filled while they are used."""
     stores = nest.architecture.stores
     busy = counts.steps
@@ -198,7 +198,7 @@ class Evaluation:
 
     architecture: str
     problem: str
-    mapping: MappingOf
+    mapping: LoopMapping
     timing: str
     computes: int
     cycles: float
@@ -240,7 +240,7 @@ class Evaluation:
 
 
 def evaluate(
-    architecture: Architecture, problem: Problem, mapping: MappingOf, timing: str = "bandwidth", *,
+    architecture: Architecture, problem: Problem, mapping: LoopMapping, timing: str = "bandwidth", *,
     capacity: bool = True,
 ) -> Evaluation:  # fmt: skip
     """Evaluate one mapping.
@@ -279,7 +279,7 @@ def check_capacity(nest: LoopNest, found: MappingCosts, b: int = 0) -> None:
             )
 
 
-def evaluation(nest: LoopNest, found: MappingCosts, mapping: MappingOf, timing: str, b: int = 0) -> Evaluation:
+def evaluation(nest: LoopNest, found: MappingCosts, mapping: LoopMapping, timing: str, b: int = 0) -> Evaluation:
     """One column of costs, for people."""
     counts, stores, tensors = found.counts, nest.architecture.stores, nest.problem.tensors
     accesses = tuple(

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from triosim.accelerator.architecture import Architecture
 from triosim.accelerator.directives import Constraints
 from triosim.accelerator.evaluate import Evaluation, costs, evaluation
-from triosim.accelerator.mapping import MappingOf
-from triosim.accelerator.mapspace import Space, keeps_under, space
+from triosim.accelerator.mapping import LoopMapping
+from triosim.accelerator.mapspace import MappingSpace, keeps_under, space
 from triosim.accelerator.problem import Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
@@ -63,16 +63,18 @@ class Candidates:
 class Searcher(Protocol):
     """A way to look for mappings."""
 
-    def search(self, space: Space, random: np.random.Generator, budget: int) -> Generator[Candidates, Scores, None]:
+    def search(
+        self, space: MappingSpace, random: np.random.Generator, budget: int
+    ) -> Generator[Candidates, Scores, None]:
         """Yields mappings and is sent their scores, lower better; ends when it has no more to propose."""
         ...
 
 
 @dataclass(frozen=True)
-class Found:
-    """One mapping that was found, with its energy in joules and its cycles."""
+class FoundMapping:
+    """One mapping that a search found, with its energy in joules and its cycles."""
 
-    mapping: MappingOf
+    mapping: LoopMapping
     energy_j: float
     cycles: float
 
@@ -96,8 +98,8 @@ class Search:
         spread: highest over lowest of the islands' best objectives: what stopping early leaves open.
     """
 
-    best: Found
-    front: tuple[Found, ...]
+    best: FoundMapping
+    front: tuple[FoundMapping, ...]
     evaluated: int
     proposed: int
     finished: bool
@@ -109,8 +111,8 @@ class Search:
 class _Island:
     """What one island has found so far."""
 
-    best: tuple[float, MappingOf, float, float] | None = None
-    front: list[tuple[float, float, MappingOf]] = field(default_factory=list)
+    best: tuple[float, LoopMapping, float, float] | None = None
+    front: list[tuple[float, float, LoopMapping]] = field(default_factory=list)
     evaluated: int = 0
     proposed: int = 0
     finished: bool = False
@@ -131,7 +133,7 @@ def objective_values(objective: str, energy: Scores, cycles: Scores, weight: flo
 
 
 def run_island(
-    where: Space, searcher: str, objective: str, budget: int, seed: Sequence[int], timing: str = "bandwidth",
+    where: MappingSpace, searcher: str, objective: str, budget: int, seed: Sequence[int], timing: str = "bandwidth",
     weight: float = 0.5, deadline: float | None = None, on_progress: Callable[[int], None] | None = None,
 ) -> _Island:  # fmt: skip
     """One island: asks its searcher for mappings until the budget is used.
@@ -178,7 +180,7 @@ def run_island(
 
 
 def _scores(
-    where: Space, candidates: Candidates, objective: str, timing: str, weight: float
+    where: MappingSpace, candidates: Candidates, objective: str, timing: str, weight: float
 ) -> tuple[Scores, Scores, Scores, NDArray[np.bool_]]:
     """Scores, joules, cycles and whether it fits, of each candidate; logarithms of the objective."""
     excess = where.excess(candidates.factors)
@@ -197,7 +199,8 @@ def _scores(
 
 
 def _extend_front(
-    where: Space, front: list[tuple[float, float, MappingOf]], candidates: Candidates, energy: Scores, cycles: Scores,
+    where: MappingSpace, front: list[tuple[float, float, LoopMapping]], candidates: Candidates, energy: Scores,
+    cycles: Scores,
     valid: NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """Add what no other beats in both."""
@@ -216,8 +219,8 @@ def _extend_front(
     front[:] = _non_dominated(front)
 
 
-def _non_dominated(rows: Iterable[tuple[float, float, MappingOf]]) -> list[tuple[float, float, MappingOf]]:
-    kept: list[tuple[float, float, MappingOf]] = []
+def _non_dominated(rows: Iterable[tuple[float, float, LoopMapping]]) -> list[tuple[float, float, LoopMapping]]:
+    kept: list[tuple[float, float, LoopMapping]] = []
     least = np.inf
     for row in sorted(rows, key=lambda r: (r[0], r[1])):
         if row[1] < least:
@@ -338,7 +341,7 @@ class _Race:
         self.free = free_pairs(architecture, problem, rules)
         self.random = np.random.default_rng([seed, 2**32])
         self.scores: dict[Dropped, float] = {}
-        self.made: dict[Dropped, Space | InputError] = {}
+        self.made: dict[Dropped, MappingSpace | InputError] = {}
         self.most = CHOICES  # that race at a time
 
     def every(self) -> list[Dropped]:
@@ -385,7 +388,7 @@ class _Race:
         """Choices that have run, the best first."""
         return sorted(self.scores, key=lambda choice: (self.scores[choice], sorted(choice)))
 
-    def spaces(self, choices: list[Dropped]) -> list[Space]:
+    def spaces(self, choices: list[Dropped]) -> list[MappingSpace]:
         """Mappings under each choice."""
         return [where for choice in choices if (where := self._space(choice)) is not None]
 
@@ -395,7 +398,7 @@ class _Race:
             raise next(made for made in self.made.values() if isinstance(made, InputError))
         return found
 
-    def _space(self, choice: Dropped) -> Space | None:
+    def _space(self, choice: Dropped) -> MappingSpace | None:
         if choice not in self.made:
             keeps = {
                 store: tuple(t for t in kept if (store, t) not in choice) for store, kept in self.base.items()
@@ -405,7 +408,7 @@ class _Race:
             except InputError as error:
                 self.made[choice] = error
         made = self.made[choice]
-        return made if isinstance(made, Space) else None
+        return made if isinstance(made, MappingSpace) else None
 
 
 @dataclass
@@ -430,7 +433,7 @@ class _Jobs:
         if self.pool is not None:
             self.pool.shutdown()
 
-    def run(self, parts: list[tuple[Space, int, int]]) -> list[_Island]:
+    def run(self, parts: list[tuple[MappingSpace, int, int]]) -> list[_Island]:
         """Each (space, budget, number); in the order given, an empty one where nothing was run."""
         tasks = [
             (where, self.searcher, self.objective, budget, (self.seed, number), self.timing,
@@ -489,14 +492,14 @@ def _joined(islands: list[_Island], objective: str) -> Search:
     front = _non_dominated(row for island in islands for row in island.front)
     if objective == "pareto":
         cycles, energy, mapping = min(front, key=lambda row: row[0] * row[1])
-        best = Found(mapping, energy, cycles)
+        best = FoundMapping(mapping, energy, cycles)
     else:
         _, mapping, energy, cycles = min(bests, key=lambda b: b[0])
-        best = Found(mapping, energy, cycles)
+        best = FoundMapping(mapping, energy, cycles)
         front = [(cycles, energy, mapping)]
     main = [island.best[0] for island in islands[:ISLANDS] if island.best is not None] or [0.0]
     return Search(
-        best=best, front=tuple(Found(m, e, c) for c, e, m in front),
+        best=best, front=tuple(FoundMapping(m, e, c) for c, e, m in front),
         evaluated=sum(island.evaluated for island in islands), proposed=proposed,
         finished=all(island.finished for island in islands), curve=tuple(islands[0].curve),
         spread=float(np.exp(max(main) - min(main))) if objective != "pareto" else 1.0,
@@ -515,7 +518,9 @@ def as_json(found: Search, objective: str) -> dict[str, object]:
     }
 
 
-def evaluated(architecture: Architecture, problem: Problem, found: Found, timing: str = "bandwidth") -> Evaluation:
+def evaluated(
+    architecture: Architecture, problem: Problem, found: FoundMapping, timing: str = "bandwidth"
+) -> Evaluation:
     """The full evaluation of a mapping that was found."""
     from triosim.accelerator.nest import LoopNest
 
@@ -523,7 +528,7 @@ def evaluated(architecture: Architecture, problem: Problem, found: Found, timing
     return evaluation(nest, costs(nest, *nest.arrays([found.mapping]), timing), found.mapping, timing)
 
 
-def with_keeps(constraints: Constraints, mapping: MappingOf, problem: Problem) -> Constraints:
+def with_keeps(constraints: Constraints, mapping: LoopMapping, problem: Problem) -> Constraints:
     """Constraints with what a mapping keeps."""
     keeps = [
         (level.node, t.name, t.name in level.keeps)

@@ -37,7 +37,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class MappingOf:
+class LoopMapping:
     """A mapping: levels from the outermost, one for each node of the design that has loops or keeps something else.
 
     Attributes:
@@ -54,7 +54,7 @@ class MappingOf:
 
 
 def keeps_of(
-    architecture: Architecture, problem: Problem, mapping: MappingOf | None = None
+    architecture: Architecture, problem: Problem, mapping: LoopMapping | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Tensors that each store keeps, by its name.
 
@@ -102,7 +102,7 @@ def check_keeps(found: Mapping[str, tuple[str, ...]], architecture: Architecture
                 raise InputError(f"{both[0]} and {both[1]} stand side by side and both keep {name}: let one pass it by")
 
 
-def check(mapping: MappingOf, architecture: Architecture, problem: Problem) -> None:
+def check(mapping: LoopMapping, architecture: Architecture, problem: Problem) -> None:
     """Refuse a mapping that cannot run, but for capacity, which :mod:`evaluate` knows.
 
     Raises:
@@ -148,7 +148,7 @@ def check(mapping: MappingOf, architecture: Architecture, problem: Problem) -> N
             )
 
 
-def nest_lines(mapping: MappingOf, architecture: Architecture, problem: Problem) -> list[str]:
+def nest_lines(mapping: LoopMapping, architecture: Architecture, problem: Problem) -> list[str]:
     """The loop nest as text, outermost first, one line for each loop above 1 and each store."""
     keeps = keeps_of(architecture, problem, mapping)
     lines: list[str] = []

@@ -41,7 +41,7 @@ def primes_of(number: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Space:
+class MappingSpace:
     """Mappings that constraints allow.
 
     Attributes:
@@ -302,7 +302,7 @@ class Space:
 def space(
     architecture: Architecture, problem: Problem, constraints: Constraints | None = None,
     keeps: dict[str, tuple[str, ...]] | None = None,
-) -> Space:  # fmt: skip
+) -> MappingSpace:  # fmt: skip
     """The mappings that constraints allow.
 
     Args:
@@ -336,7 +336,7 @@ def space(
         _restrict(rule, at, nest, fixed, allowed, most)
         if not slots[at[0]].axis:
             inner[nest.store_slots.index(at[0])] = tuple(dims.index(d) for d in rule.inner)
-    made = Space(
+    made = MappingSpace(
         nest, tuple(map(tuple, fixed)), tuple(map(tuple, allowed)), tuple(map(tuple, most)), tuple(inner)
     )  # fmt: skip
     _possible(made)
@@ -378,7 +378,7 @@ def _restrict(
         fixed[place][d] = max(fixed[place][d], count)
 
 
-def _possible(made: Space) -> None:
+def _possible(made: MappingSpace) -> None:
     """Refuse a space without a mapping, and name what rules all out."""
     nest = made.nest
     for d, bound in enumerate(nest.problem.bounds):
@@ -402,7 +402,7 @@ def _possible(made: Space) -> None:
         raise InputError(f"no mapping is possible: {_ruled_out(made, factors)}")
 
 
-def _ruled_out(made: Space, factors: NDArray[np.int64]) -> str:
+def _ruled_out(made: MappingSpace, factors: NDArray[np.int64]) -> str:
     """Which limit the least tiles exceed."""
     nest = made.nest
     inner = np.ones(factors.shape[1:])

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store
-from triosim.accelerator.mapping import Level, Loop, MappingOf, keeps_of
+from triosim.accelerator.mapping import Level, Loop, LoopMapping, keeps_of
 from triosim.accelerator.problem import Operand, Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Slot:
+class LoopSlot:
     """A place for one loop of each dimension: a store, or one direction of a fan-out.
 
     Attributes:
@@ -48,8 +48,8 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What moves, for each of B mappings.
+class AccessCounts:
+    """Words moved and accesses, for each of B mappings.
 
     Attributes:
         tile: (stores, tensors, B) words of the largest tile; 0 where a store does not keep the tensor.
@@ -80,21 +80,21 @@ class LoopNest:
     architecture: Architecture
     problem: Problem
     keeps: tuple[tuple[bool, ...], ...]
-    slots: tuple[Slot, ...] = field(init=False)
+    slots: tuple[LoopSlot, ...] = field(init=False)
     store_slots: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        slots: list[Slot] = []
+        slots: list[LoopSlot] = []
         for node in self.architecture.nodes:
             if isinstance(node, Store):
-                slots.append(Slot(node.name, "", 0))
+                slots.append(LoopSlot(node.name, "", 0))
             else:
-                slots += [Slot(node.name, axis, size) for axis, size in (("x", node.x), ("y", node.y)) if size > 1]
+                slots += [LoopSlot(node.name, axis, size) for axis, size in (("x", node.x), ("y", node.y)) if size > 1]
         object.__setattr__(self, "slots", tuple(slots))
         object.__setattr__(self, "store_slots", tuple(i for i, slot in enumerate(slots) if not slot.axis))
 
     @classmethod
-    def of(cls, architecture: Architecture, problem: Problem, mapping: MappingOf | None = None) -> LoopNest:
+    def of(cls, architecture: Architecture, problem: Problem, mapping: LoopMapping | None = None) -> LoopNest:
         """With what the design, or a mapping where it differs, keeps.
 
         Raises:
@@ -106,7 +106,7 @@ class LoopNest:
 
     # --- mappings as arrays -------------------------------------------------------------------------------------------
 
-    def arrays(self, mappings: Sequence[MappingOf]) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    def arrays(self, mappings: Sequence[LoopMapping]) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """Factors (slots, dimensions, B) and orders (stores, dimensions, B) of mappings.
 
         An order names the dimension at each position of a store, outermost first.  Loops of one dimension that stand
@@ -131,7 +131,7 @@ class LoopNest:
                 orders[i, :, b] = [dims.index(d) for d in [*rest, *last]]
         return factors, orders
 
-    def mapping(self, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> MappingOf:
+    def mapping(self, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> LoopMapping:
         """The mapping of one column of both arrays; loops of 1 are left out."""
         dims = self.problem.dimensions
         levels = []
@@ -149,7 +149,7 @@ class LoopNest:
             if not isinstance(node, FanOut) or loops:
                 levels.append(Level(node.name, tuple(loops), keeps))
         ragged = bool((factors.prod(axis=0) != np.array(self.problem.bounds)).any())
-        return MappingOf(tuple(levels), ragged)
+        return LoopMapping(tuple(levels), ragged)
 
     # --- what tensors look like ---------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class LoopNest:
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
-    def count(self, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> Counts:
+    def count(self, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> AccessCounts:
         """What moves under each mapping.
 
         Args:
@@ -208,7 +208,7 @@ class LoopNest:
 
         return count(self, factors, orders)
 
-    def _perfect(self, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> Counts:
+    def _perfect(self, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> AccessCounts:
         problem = self.problem
         slots, dims, batch = factors.shape
         f = factors.astype(np.float64)
@@ -246,7 +246,7 @@ class LoopNest:
                 if i:
                     fills[s, t] = states[t, s][0] * tile[s, t] - seen
         instances = np.stack([spread[at] for at in self.store_slots])
-        return Counts(tile, reads, fills, updates, instances, spread[-1], steps)
+        return AccessCounts(tile, reads, fills, updates, instances, spread[-1], steps)
 
     def _spread(self, f: Floats) -> tuple[list[Floats], list[list[Floats]], list[Floats]]:
         """Of each slot, one more than there are: instances above it; for each tensor those of them that hold different

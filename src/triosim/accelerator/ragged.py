@@ -15,13 +15,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.accelerator.nest import Counts, Floats, LoopNest
+from triosim.accelerator.nest import AccessCounts, Floats, LoopNest
 from triosim.accelerator.problem import Operand
 
 Mask = NDArray[np.bool_]
 
 
-def count(nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> Counts:
+def count(nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8]) -> AccessCounts:
     """What moves under each mapping; see :meth:`LoopNest.count`."""
     return _Count(nest, factors, orders).counts()
 
@@ -41,7 +41,7 @@ class _Count:
         self.space = np.array([bool(slot.axis) for slot in nest.slots])
         self.innermost = self._innermost()
 
-    def counts(self) -> Counts:
+    def counts(self) -> AccessCounts:
         """All of them."""
         nest, problem = self.nest, self.nest.problem
         shape = (len(nest.store_slots), len(problem.tensors), self.batch)
@@ -77,7 +77,7 @@ class _Count:
                 if i:
                     brought = self._moved(t, tensor, at, self._brings(t, s), at, False)
                     fills[s, t] = (brought - seen) / instances[s]
-        return Counts(tile, reads, fills, updates, instances, above[-1], steps)
+        return AccessCounts(tile, reads, fills, updates, instances, above[-1], steps)
 
     # --- along one dimension ------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from triosim.accelerator.architecture import Architecture, Energies
 from triosim.accelerator.datacentric import Dataflow, Hardware, case
 from triosim.accelerator.directives import Directives
 from triosim.accelerator.energies import completed
-from triosim.accelerator.mapping import MappingOf
+from triosim.accelerator.mapping import LoopMapping
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.sparse import Sparse
 from triosim.accelerator.systolic import Array
@@ -80,7 +80,7 @@ class Contents:
             self.hardware or other.hardware, self.dataflows + other.dataflows,
         )  # fmt: skip
 
-    def cases(self, ragged: bool = False) -> list[tuple[Architecture, Problem, MappingOf]]:
+    def cases(self, ragged: bool = False) -> list[tuple[Architecture, Problem, LoopMapping]]:
         """Each problem with its design and mapping.
 
         Raises:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from triosim.accelerator import evaluate as dense
 from triosim.accelerator.architecture import Architecture, Store
 from triosim.accelerator.evaluate import Access, Evaluation
-from triosim.accelerator.mapping import MappingOf
+from triosim.accelerator.mapping import LoopMapping
 from triosim.accelerator.problem import Operand, Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
@@ -30,8 +30,8 @@ FORMATS = ("UOP", "CP", "B", "RLE", "U")
 
 
 @dataclass(frozen=True)
-class Stored:
-    """How a store holds a tensor: one format for each rank, outermost first."""
+class RepresentationFormat:
+    """Format of a tensor in a store: one for each rank, outermost first."""
 
     store: str
     tensor: str
@@ -44,8 +44,8 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Spared:
-    """Accesses of a tensor at a store that happen only where all conditions are not zero.
+class ActionOptimization:
+    """Accesses of a tensor at a store that happen only where all conditions are not zero (gating or skipping).
 
     Skipping spares the cycle too, gating only the energy.
     """
@@ -65,8 +65,8 @@ class Sparse:
         compute: ``"gating"`` or ``"skipping"`` of multiplications by zero; None where they are done.
     """
 
-    stored: tuple[Stored, ...] = ()
-    spared: tuple[Spared, ...] = ()
+    stored: tuple[RepresentationFormat, ...] = ()
+    spared: tuple[ActionOptimization, ...] = ()
     compute: str | None = None
 
     def joined(self, other: Sparse) -> Sparse:
@@ -164,7 +164,7 @@ def chance(tensor: Operand, tile: float, whole: float) -> float:
 
 
 def evaluate(
-    architecture: Architecture, problem: Problem, mapping: MappingOf, sparse: Sparse, timing: str = "bandwidth"
+    architecture: Architecture, problem: Problem, mapping: LoopMapping, sparse: Sparse, timing: str = "bandwidth"
 ) -> SparseEvaluation:
     """Evaluate one mapping with zeros minded.
 
@@ -212,7 +212,7 @@ class _SparseWork:
     """One mapping: how its dense counts thin out."""
 
     def __init__(
-        self, architecture: Architecture, problem: Problem, mapping: MappingOf, sparse: Sparse, plain: Evaluation
+        self, architecture: Architecture, problem: Problem, mapping: LoopMapping, sparse: Sparse, plain: Evaluation
     ) -> None:
         self.architecture, self.problem, self.mapping, self.sparse = architecture, problem, mapping, sparse
         self.tensors = {tensor.name: tensor for tensor in problem.tensors}
@@ -273,7 +273,7 @@ class _SparseWork:
             how = "skipped" if row.skipping or how == "skipped" else "gated"
         return found, how
 
-    def format(self, store: str, tensor: str) -> Stored | None:
+    def format(self, store: str, tensor: str) -> RepresentationFormat | None:
         """How a store holds a tensor; None where it holds every word."""
         return next((row for row in self.sparse.stored if (row.store, row.tensor) == (store, tensor)), None)
 

@@ -98,7 +98,7 @@ class ArrayRun:
 
 
 def run(array: Array, product: Product, form: str = "scale-sim", timing: str = "ideal") -> ArrayRun:
-    """ArrayRun a product on an array.
+    """Runs a product on an array.
 
     Args:
         array, product: see there.

@@ -12,7 +12,7 @@ from typing import Any
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
 from triosim.accelerator.energies import DRAMS
 from triosim.accelerator.evaluate import Evaluation
-from triosim.accelerator.mapping import MappingOf, keeps_of
+from triosim.accelerator.mapping import LoopMapping, keeps_of
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.systolic import ArrayRun
 from triosim.core.errors import InputError
@@ -28,7 +28,7 @@ def _flow(value: Any) -> str:
 # --- mappings ---------------------------------------------------------------------------------------------------------
 
 
-def mapping_rows(mapping: MappingOf) -> list[dict[str, Any]]:
+def mapping_rows(mapping: LoopMapping) -> list[dict[str, Any]]:
     """A mapping as JSON holds it, outermost first."""
     return [
         {"at": level.node, "loops": [[x.dimension, x.count, x.axis] for x in level.loops],
@@ -37,7 +37,7 @@ def mapping_rows(mapping: MappingOf) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def toml_mapping(mapping: MappingOf, architecture: Architecture, problem: Problem) -> str:
+def toml_mapping(mapping: LoopMapping, architecture: Architecture, problem: Problem) -> str:
     """A mapping in our own format."""
     lines = []
     for level in mapping.levels:
@@ -53,7 +53,7 @@ def toml_mapping(mapping: MappingOf, architecture: Architecture, problem: Proble
     return "\n".join(lines)
 
 
-def timeloop_mapping(mapping: MappingOf, architecture: Architecture, problem: Problem) -> str:
+def timeloop_mapping(mapping: LoopMapping, architecture: Architecture, problem: Problem) -> str:
     """A mapping in Timeloop's format of version 0.4, innermost level first.
 
     Raises:

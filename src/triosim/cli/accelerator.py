@@ -140,10 +140,10 @@ def evaluate(
             raise InputError(f"{given}: a systolic array of closed form has its own mapping: leave it out")
         _evaluate_array(found, form, timing, json, stats, ert)
     else:
-        from triosim.report.accelerator_page import DrawnCase, write
+        from triosim.report.accelerator_page import PlottedCase, write
 
         rows: list[dict[str, Any]] = []
-        drawn: list[DrawnCase] = []
+        drawn: list[PlottedCase] = []
         texts: list[str] = []
         for architecture, one, chosen in _cases(found, mapping, ragged):
             thinned = sparse.evaluate(architecture, one, chosen, found.sparse, timing) if found.sparse else None
@@ -151,7 +151,7 @@ def evaluate(
             made = evaluation.as_json(result)
             rows.append({**made, "sparse": sparse.as_json(thinned)} if thinned else made)
             texts.append(writing.timeloop_stats(result, architecture))
-            drawn.append(DrawnCase(result, architecture, one))
+            drawn.append(PlottedCase(result, architecture, one))
             if wants_summary(json, stats, ert):
                 report.evaluation(result, architecture, one, rich_console())
                 if thinned:
@@ -311,9 +311,9 @@ def map_(
         with text_output(output) as file:
             file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
     if page is not None:
-        from triosim.report.accelerator_page import DrawnCase, write
+        from triosim.report.accelerator_page import PlottedCase, write
 
-        write([DrawnCase(best, architecture, one, result) for one, result, best, _ in rows], page)
+        write([PlottedCase(best, architecture, one, result) for one, result, best, _ in rows], page)
     say(written("mapping", output) + written("json", json) + written("report", page), output, json)
     notes = found.notes + found.unused
     if found.sparse:

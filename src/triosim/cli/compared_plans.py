@@ -46,7 +46,7 @@ def _compared(options: Options, training: bool, progress: Any) -> Comparison:
     from triosim.cli.workloads import load_workload
     from triosim.prediction.comparison import compared, comparison
     from triosim.prediction.simulate import simulate
-    from triosim.search.grid import asked_of
+    from triosim.search.grid import with_fields
 
     asked: dict[str, dict[str, Any]] = {AS_ASKED: {}}
     for text in options.compare or ():
@@ -60,7 +60,7 @@ def _compared(options: Options, training: bool, progress: Any) -> Comparison:
     for label, changes in asked.items():
         progress(f"predicting {label}")
         try:
-            plan, models = asked_of(base, fidelity, changes)
+            plan, models = with_fields(base, fidelity, changes)
             found = simulate(trace, system, plan, models, progress=progress, other_recordings=also, energy=told)
         except InputError as error:
             raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
@@ -84,12 +84,12 @@ def _changes(text: str) -> dict[str, Any]:
     Raises:
         InputError: it gives none, or something that a plan does not have.
     """
-    from triosim.search.grid import axes_of
+    from triosim.search.grid import parse_axes
 
     words = _words(text)
     if not words:
         raise InputError("--compare gives no values: say what is to be different, for example --compare tp=4,pp=2")
-    return {name: values[0] for name, values in axes_of(words, "--compare").items()}
+    return {name: values[0] for name, values in parse_axes(words, "--compare").items()}
 
 
 def _check(options: Options) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triosim.energy.options import EnergyOptions
     from triosim.hardware.system import System
     from triosim.prediction.result import Result
-    from triosim.search.clock import BestClock
+    from triosim.search.clock_search import BestClock
 
 ENERGY = "Power, energy and cost"
 POWER_CAP = "What each device may draw: its clock falls until it fits."
@@ -100,7 +100,7 @@ def best_of(options: PowerFields, predict: Callable[[System], Result], system: S
     slowdown = slowdown_of(options)
     if slowdown is None:
         return None
-    from triosim.search.clock import best_clock
+    from triosim.search.clock_search import best_clock
 
     return best_clock(predict, system, slowdown)
 

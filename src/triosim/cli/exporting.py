@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from triosim.hardware.system import System
     from triosim.interop.frameworks.job import ConfiguredJob
     from triosim.plan import Plan
-    from triosim.report.search import Configured, Report
-    from triosim.search.best import FoundPlan
+    from triosim.report.search import FrameworkConfiguration, Report
+    from triosim.search.branch_and_bound import FoundPlan
     from triosim.search.space import Candidate, PlanSpace
     from triosim.trace.tables import Trace
 
@@ -37,7 +37,7 @@ def asked_for(text: str | None) -> tuple[str, str | None]:
 def configured(
     framework: str, workload: str, trace: Trace, systems: Mapping[int, System], base: Plan, fidelity: Fidelity,
     space: PlanSpace, plans: tuple[FoundPlan, ...],
-) -> dict[int, Configured]:  # fmt: skip
+) -> dict[int, FrameworkConfiguration]:  # fmt: skip
     """Configurations of plans, or why there is none, by the number of the candidate.
 
     Args:
@@ -50,15 +50,15 @@ def configured(
         plans: those to write.
     """
     from triosim.interop.frameworks.job import configuration
-    from triosim.report.search import Configured
+    from triosim.report.search import FrameworkConfiguration
 
     found = {}
     for one in plans:
         job = _job(one.candidate, workload, trace, systems[one.candidate.devices], base, fidelity, space)
         try:
-            found[one.candidate.number] = Configured(framework, configuration(framework, job), "")
+            found[one.candidate.number] = FrameworkConfiguration(framework, configuration(framework, job), "")
         except InputError as error:
-            found[one.candidate.number] = Configured(framework, "", str(error))
+            found[one.candidate.number] = FrameworkConfiguration(framework, "", str(error))
     return found
 
 
@@ -94,10 +94,10 @@ def _job(
     space: PlanSpace,
 ) -> ConfiguredJob:  # fmt: skip
     from triosim.interop.frameworks.job import ConfiguredJob
-    from triosim.search.grid import asked_of
+    from triosim.search.grid import with_fields
     from triosim.sources.modelling import configured as configuration_of
 
-    plan, _ = asked_of(base.replaced(global_batch_size=space.batch), fidelity, candidate.asked)
+    plan, _ = with_fields(base.replaced(global_batch_size=space.batch), fidelity, candidate.asked)
     sizes = configuration_of(workload) if trace.meta.made_by == "triosim.model" else None
     return ConfiguredJob(
         plan=plan, workload=workload, devices=system.devices, servers=len(set(system.device_server.tolist())),

@@ -1,7 +1,7 @@
 """Options of a command as the fields of a dataclass, from which typer's parameters are made.
 
 Some of them are fields of a plan or a fidelity: :func:`with_fields_of` takes those from what they say of themselves
-(:class:`triosim.core.checked.Asked`), and :func:`answers` makes values of what was typed.
+(:class:`triosim.core.validated_fields.CliOption`), and :func:`answers` makes values of what was typed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import typer
 
 from triosim.cli import completion
 from triosim.cli.completion import Complete, choices, parts
-from triosim.core.checked import Asked, Checked
 from triosim.core.errors import InputError, quoted
+from triosim.core.validated_fields import CliOption, ValidatedFields
 
 O = TypeVar("O")
 
@@ -155,7 +155,7 @@ def typed(name: str, text: str, kind: Any) -> Any:
 # --- fields of a plan or a fidelity -----------------------------------------------------------------------------------
 
 
-def with_fields_of(*parts: type[Checked], groups: Sequence[str]) -> Callable[[type[O]], type[O]]:
+def with_fields_of(*parts: type[ValidatedFields], groups: Sequence[str]) -> Callable[[type[O]], type[O]]:
     """A decorator that adds options to a class that is to become a dataclass: the fields that are asked for.
 
     Args:
@@ -207,7 +207,7 @@ def with_options_of(source: type, names: Sequence[str], groups: Sequence[str]) -
     return add
 
 
-def answers(part: type[Checked], options: object, read: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+def answers(part: type[ValidatedFields], options: object, read: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     """Fields of a plan or a fidelity, as they were typed; those that were not are left out.
 
     Args:
@@ -241,12 +241,12 @@ def answers(part: type[Checked], options: object, read: Mapping[str, Callable[[]
     return found
 
 
-def option_name(name: str, asked: Asked) -> str:
+def option_name(name: str, asked: CliOption) -> str:
     """The name of a field's option, as the field of a dataclass."""
     return (asked.option or name).replace("-", "_")
 
 
-def _option_of(part: type[Checked], name: str, asked: Asked, default: Any) -> Field[Any]:
+def _option_of(part: type[ValidatedFields], name: str, asked: CliOption, default: Any) -> Field[Any]:
     """The option of a field."""
     said = f"--{option_name(name, asked).replace('_', '-')}"
     words = (*asked.words, *_words(part.hint(name))) or (("on", "off") if part.default(name) is True else ())
@@ -261,7 +261,7 @@ def _option_of(part: type[Checked], name: str, asked: Asked, default: Any) -> Fi
     return made
 
 
-def _typed(hint: Any, default: Any, asked: Asked) -> tuple[Any, Any]:
+def _typed(hint: Any, default: Any, asked: CliOption) -> tuple[Any, Any]:
     """The type and default that typer gets for a field."""
     if asked.repeats:
         return list[str] | None, None

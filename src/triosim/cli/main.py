@@ -100,9 +100,9 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from triosim import __version__
-        from triosim.engine.play import chosen
+        from triosim.engine.play import selected_engine
 
-        typer.echo(f"triosim {__version__} ({chosen()} engine)")
+        typer.echo(f"triosim {__version__} ({selected_engine()} engine)")
         raise typer.Exit
 
 

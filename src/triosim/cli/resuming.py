@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from triosim.cli.command import note
 
 if TYPE_CHECKING:
-    from triosim.search.journal import Kept
+    from triosim.search.journal import JournalledOutcome
 
-K = TypeVar("K", bound="Kept")
+K = TypeVar("K", bound="JournalledOutcome")
 
 
 class KnownOutcomes(Generic[K]):

@@ -120,7 +120,7 @@ def search(options: SearchOptions) -> None:
     from triosim.cli.predict import fidelity_of, plan_of, step
     from triosim.core.outputs import check_distinct
     from triosim.report.search import Report, show, to_dict
-    from triosim.search.best import OBJECTIVES, best_plans
+    from triosim.search.branch_and_bound import OBJECTIVES, best_plans
     from triosim.search.outcome import PlanOutcome
 
     if options.objective not in OBJECTIVES:
@@ -257,11 +257,11 @@ def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dic
 
 def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
     from triosim.partition.experts import experts_of
-    from triosim.search.grid import axes_of
+    from triosim.search.grid import parse_axes
     from triosim.search.space import PlanSpace
     from triosim.trace.blocks import blocks
 
-    among = axes_of(options.among or (), "--among")
+    among = parse_axes(options.among or (), "--among")
     return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts_of(trace), among)
 
 

@@ -98,7 +98,7 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
     from triosim.cli.streams import rich_console, written
     from triosim.core.units import format_time
     from triosim.report.serving import summary
-    from triosim.serving.find import highest_rate
+    from triosim.serving.fleet_search import highest_rate
 
     if options.find == "clock":
         return _find_clock(options, deployment, table, goals)
@@ -128,7 +128,7 @@ def _find_clock(options: ServeOptions, deployment: Deployment, table: RequestTab
     from triosim.cli.streams import rich_console, written
     from triosim.energy.constants import parse
     from triosim.report.serving import clocks, summary
-    from triosim.serving.find import least_energy_clock
+    from triosim.serving.fleet_search import least_energy_clock
 
     with progress_bar() as progress:
         found = least_energy_clock(deployment, table, goals, options.tpot, progress, parse(options.constant))

@@ -233,7 +233,7 @@ class _FleetTask:
     def outcome(self, asked: dict[str, Any]) -> FleetOutcome:
         """What one gives, or why it cannot be formed."""
         from triosim.serving.deployment import serve
-        from triosim.serving.find import fewest_replicas, highest_rate
+        from triosim.serving.fleet_search import fewest_replicas, highest_rate
         from triosim.serving.outcome import FleetOutcome, fleet_figures
 
         own, goals = replace(self.options, **asked), self.goals

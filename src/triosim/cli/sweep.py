@@ -82,7 +82,7 @@ def sweep(options: Options, training: bool) -> None:
         progress("reading the workload")
         trace, base = step(options, training), plan_of(options, training)
         fidelity = fidelity_of(options)
-        axes = grid.axes_of(options.sweep or ())
+        axes = grid.parse_axes(options.sweep or ())
         asked = list(grid.grid(axes))
         system = machine(options, trace, max(ranks_of(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]

@@ -40,7 +40,7 @@ documentation, ``NCCL_PROTO``)."""
 
 
 @dataclass(frozen=True)
-class Curve:
+class TransferTimeCurve:
     """Seconds over bytes: linear in log2(bytes) between points, constant outside.
 
     Attributes:
@@ -75,7 +75,7 @@ class TransportCosts:
 
     base_s: float
     efficiency: float
-    overhead: Curve
+    overhead: TransferTimeCurve
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def of_link(name: str, family: str, known: Sequence[CollectiveConstants] = ()) -
 def as_described() -> CollectiveConstants:
     """Constants of a link that is known by its figures alone: software costs its overhead, once.  Protocols put their
     flags on the wire all the same."""
-    nothing = Curve((1.0,), (0.0,))
+    nothing = TransferTimeCurve((1.0,), (0.0,))
     return CollectiveConstants(
         name="",
         family="",
@@ -223,7 +223,7 @@ def unparse(constants: CollectiveConstants) -> dict[str, Any]:
 
 
 def _costs(part: Mapping[str, Any]) -> TransportCosts:
-    curve = Curve(tuple(part["overhead"]["bytes"]), tuple(part["overhead"]["seconds"]))
+    curve = TransferTimeCurve(tuple(part["overhead"]["bytes"]), tuple(part["overhead"]["seconds"]))
     return TransportCosts(part["base_s"], part["efficiency"], curve)
 
 

@@ -5,7 +5,7 @@ receives the whole buffer twice (Sanders, Speck and Traeff 2009).  Edge by edge 
 which means to follow every one of them where following one would do, and how their pieces happen to interleave on a
 shared link decides about several percent of the time.  So what is played is the load: every member sends as much as the
 busiest member of the trees does, to the same kinds of neighbours.  How long that takes is what
-:func:`triosim.collectives.pricing.lasts` says of the trees.
+:func:`triosim.collectives.pricing.isolated_seconds` says of the trees.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from triosim.engine.graph import Pattern
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedLink:
     """A link with its constants."""
 
     link: LinkClass
@@ -50,8 +50,8 @@ class GroupLinks:
         intra, inter: as in :class:`Group`; at least one.
     """
 
-    intra: Priced | None
-    inter: Priced | None
+    intra: PricedLink | None
+    inter: PricedLink | None
 
     @staticmethod
     def of(group: Group, known: Sequence[CollectiveConstants] = ()) -> GroupLinks | None:
@@ -67,19 +67,19 @@ class GroupLinks:
             costs = constants.of_link(group.intra.name, group.intra.family, known)
             if costs is None and group.inter is None:
                 return None
-            intra = Priced(group.intra, costs or constants.as_described())
+            intra = PricedLink(group.intra, costs or constants.as_described())
         if group.inter is not None:
             costs = constants.of_link(group.inter.name, group.inter.family, known)
-            inter = Priced(group.inter, costs or constants.load("network"))
+            inter = PricedLink(group.inter, costs or constants.load("network"))
         return GroupLinks(intra, inter)
 
     @property
-    def each(self) -> list[Priced]:
+    def each(self) -> list[PricedLink]:
         """The links that the group has."""
         return [both for both in (self.intra, self.inter) if both is not None]
 
     @property
-    def slowest(self) -> Priced:
+    def slowest(self) -> PricedLink:
         """The link that a ring through all members is as fast as."""
         return self.each[-1]
 
@@ -179,11 +179,13 @@ def of_transfer(links: GroupLinks, size: int) -> float:
     return links.slowest.base_s(costs) + costs.overhead(size) + size / link.bandwidth * (1 / costs.efficiency - 1)
 
 
-def lasts(links: GroupLinks, algorithm: str, made: CollectiveSchedule, delay_s: float, group: Group) -> float:
+def isolated_seconds(
+    links: GroupLinks, algorithm: str, made: CollectiveSchedule, delay_s: float, group: Group
+) -> float:
     """Seconds that a ring, a chain or a tree takes when nothing else uses its links: what a choice is made by.
 
-    Exact for rings, in which all wait for the slowest, and for chains (see :mod:`triosim.engine.alone`).  In a tree the
-    busiest member takes its time over the stream, and the last chunk passes each level after it.
+    Exact for rings, in which all wait for the slowest, and for chains (see :mod:`triosim.engine.isolated_collective`).
+    In a tree the busiest member takes its time over the stream, and the last chunk passes each level after it.
 
     Args:
         links: of the group.
@@ -228,14 +230,16 @@ def lasts(links: GroupLinks, algorithm: str, made: CollectiveSchedule, delay_s: 
 def spread(
     links: GroupLinks, made: CollectiveSchedule, delay_s: float, group: Group
 ) -> tuple[CollectiveSchedule, float]:
-    """Trees over several servers as a ring of the same load, made to last what :func:`lasts` says of the trees; the
-    ring, and the delay in seconds.
+    """Trees over several servers as a ring of the same load, made to last what :func:`isolated_seconds` says of the
+    trees; the ring, and the delay in seconds.
 
     So the time of a collective is the one by which it was chosen, and a continuous function of every figure.
     """
     crosses = _crossing(made, group)
     even = evened(group.members, _busiest(made.pattern, ~crosses), _busiest(made.pattern, crosses), group)
-    return even, max(0.0, lasts(links, "tree", made, delay_s, group) - lasts(links, "ring", even, 0.0, group))
+    return even, max(
+        0.0, isolated_seconds(links, "tree", made, delay_s, group) - isolated_seconds(links, "ring", even, 0.0, group)
+    )
 
 
 def _crossing(made: CollectiveSchedule, group: Group) -> NDArray[np.bool_]:

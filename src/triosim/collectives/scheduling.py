@@ -181,7 +181,9 @@ class Collectives:
     @staticmethod
     def _lasts(links: GroupLinks, made: ScheduledCollective, group: Group) -> float:
         """Seconds that a collective takes when nothing else uses its links."""
-        return pricing.lasts(links, made.algorithm, CollectiveSchedule(made.pattern, made.order), made.delay_s, group)
+        return pricing.isolated_seconds(
+            links, made.algorithm, CollectiveSchedule(made.pattern, made.order), made.delay_s, group
+        )
 
     @staticmethod
     def _priced(

@@ -27,7 +27,9 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.changes import same_device
 from triosim.kernels.classes import by_name, reserves
 from triosim.operators import canonical, kind
+from triosim.operators.experts import expert_sizes
 from triosim.schedule.program import HOST, Op, Program
+from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, Trace
 
 
@@ -217,6 +219,39 @@ def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
         own = usual.get(canonical(name)[0], {})
         found[name, backward] = own.get("backward_s" if backward else "forward_s", row["issue_s"])
     return np.array([found[key] for key in keys], np.float64)
+
+
+CASTS = ("quantize", "compute_amax")
+"""Names of what casts to fewer bits."""
+
+
+def launched_one_by_one(trace: Trace, cost: HostCosts) -> HostCosts:
+    """The costs where each expert's product is a kernel of its own, and so is each cast of what it multiplies.
+
+    A compiled loop launches them: all but the first cost what a launch from compiled code does.
+
+    Args:
+        trace: one rank's step.
+        cost: where one kernel multiplies for all experts.
+    """
+    if cost.mode in ("none", "recorded", "graph"):
+        return cost
+    operators, writers, calls = trace.operators, trace.writers(), calls_of(trace)
+    casts: dict[int, list[int]] = {}  # what is cast or searched for its largest element -> rows that do it
+    for row, name in enumerate(operators.name):
+        if canonical(name)[0] in CASTS:
+            casts.setdefault(int(operators.inputs[row][0]), []).append(row)
+    of_casts = {row for rows in casts.values() for row in rows}
+    more = np.zeros(len(trace))
+    for row in range(len(trace)):
+        own = calls[row].kind == "experts" and not operators.view[row]
+        known = expert_sizes(calls[row]) if own else None
+        if known is None:
+            continue
+        before = of_casts.intersection(writers[row])
+        for at in (row, *(other for cast in before for other in casts[int(operators.inputs[cast][0])])):
+            more[at] = max(round(known.experts) - 1, 0)
+    return replace(cost, issue_s=cost.issue_s + more * issue_seconds("compiled"))
 
 
 def _us(seconds: float) -> str:

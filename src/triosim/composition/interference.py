@@ -85,7 +85,7 @@ class TaskTimes(Protocol):
         """Ends."""
 
 
-Played = TypeVar("Played", bound=TaskTimes)
+RunTimes = TypeVar("RunTimes", bound=TaskTimes)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class Tasks:
 
 def settle(
     tasks: Tasks,
-    play: Callable[[NDArray[np.int64]], Played],
-    end: Callable[[Played], int] = lambda played: int(played.finish.max()),
-) -> Played:
+    play: Callable[[NDArray[np.int64]], RunTimes],
+    end: Callable[[RunTimes], int] = lambda played: int(played.finish.max()),
+) -> RunTimes:
     """Play a job so that everything takes as long as what runs beside it lets it.
 
     In the result each task that computes is longer than alone by ``1 - 1 / slowdown`` of the time that collectives of
@@ -129,7 +129,7 @@ def settle(
     devices = [_Device.of(tasks, number) for number in np.flatnonzero(tasks.slowdown > 1).tolist()]
     if not devices:
         return played
-    stretched = [_Stretched.nothing() for _ in devices]
+    stretched = [_ExtraTicks.nothing() for _ in devices]
     for _ in range(MOST_PLAYS - 1):
         wanted = [device.stretched(played) for device in devices]
         off = max(now.differs(before, tasks.stands_for) for now, before in zip(wanted, stretched, strict=True))
@@ -143,18 +143,18 @@ def settle(
     return played
 
 
-class _Stretched(NamedTuple):
+class _ExtraTicks(NamedTuple):
     """What some tasks take longer, ticks; the others take as long as alone."""
 
     tasks: NDArray[np.int64]
     longer: NDArray[np.int64]
 
     @staticmethod
-    def nothing() -> _Stretched:
+    def nothing() -> _ExtraTicks:
         """No task takes longer."""
-        return _Stretched(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return _ExtraTicks(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def differs(self, other: _Stretched, stands_for: NDArray[np.int64] | None = None) -> int:
+    def differs(self, other: _ExtraTicks, stands_for: NDArray[np.int64] | None = None) -> int:
         """Ticks by which the tasks differ, all together, each counting as often as it stands for."""
         least = min((int(part.tasks[0]) for part in (self, other) if len(part.tasks)), default=0)
         most = max((int(part.tasks[-1]) for part in (self, other) if len(part.tasks)), default=-1)
@@ -189,7 +189,7 @@ class _Device:
         after = tasks.after[computes]
         return _Device(computes, moves, tasks.amount[computes] - after, after, float(tasks.slowdown[number]))
 
-    def stretched(self, played: TaskTimes) -> _Stretched:
+    def stretched(self, played: TaskTimes) -> _ExtraTicks:
         """What each task takes longer beside the collectives, as they ran.
 
         What a collective covers wholly it will cover when it is stretched too, unless that is too long: the next play
@@ -202,7 +202,7 @@ class _Device:
         beside = covered(begin, worked, start, end)
         slowdown = self.slowdown
         longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
-        return _Stretched(
+        return _ExtraTicks(
             self.computes[at], whole_ticks(longer, "what a collective adds to an operator beside it")
         )  # fmt: skip
 

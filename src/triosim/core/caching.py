@@ -14,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Same:
+class IdentityKey:
     """An object as a part of a key: equal to itself only, and alive as long as the key is."""
 
     __slots__ = ("what",)
@@ -26,7 +26,7 @@ class Same:
         return id(self.what)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.what is self.what
+        return isinstance(other, IdentityKey) and other.what is self.what
 
 
 def kept(
@@ -92,7 +92,7 @@ def _key(value: object) -> Hashable:
         return (type(value), *[_part(getattr(value, name)) for name in _names(type(value))])
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
-    return (type(value), value) if isinstance(value, Hashable) else Same(value)  # 1, 1.0 and True are different
+    return (type(value), value) if isinstance(value, Hashable) else IdentityKey(value)  # 1, 1.0 and True are different
 
 
 @cache
@@ -104,4 +104,4 @@ def _names(kind: type) -> tuple[str, ...]:
 def _part(value: object) -> Hashable:
     if value is None or isinstance(value, (bool, int, float, str)):
         return (type(value), value)
-    return _key(value) if is_dataclass(value) and not isinstance(value, type) else Same(value)
+    return _key(value) if is_dataclass(value) and not isinstance(value, type) else IdentityKey(value)

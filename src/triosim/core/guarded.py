@@ -320,7 +320,7 @@ def parse_json(
         place = f"line {error.lineno}, column {error.colno}"
         end = "it ends too early" if error.pos >= len(source.rstrip()) - 1 else error.msg
         raise InputError(f"{where} is broken JSON at {place} ({end}): write or copy it again") from None
-    except _Refused as error:
+    except _HookRefusal as error:
         raise InputError(f"{where}: {error}") from None
     except RecursionError:
         raise _too_deep(where) from None
@@ -328,12 +328,12 @@ def parse_json(
         raise InputError(f"{where}: a number has thousands of digits: write or copy it again") from None
 
 
-class _Refused(Exception):
+class _HookRefusal(Exception):
     """What a hook of a parser does not take, in words."""
 
 
 def _no_number(word: str) -> Any:
-    raise _Refused(f"{word} is no JSON number: give a finite one, or null where the format says so")
+    raise _HookRefusal(f"{word} is no JSON number: give a finite one, or null where the format says so")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _Refused(f"key {quoted(twice)} is given twice: keep one")
+        raise _HookRefusal(f"key {quoted(twice)} is given twice: keep one")
     return made
 
 

@@ -8,12 +8,12 @@ values from a file or from Python.  :func:`configured` is the one place in which
     @dataclass(frozen=True)
     class LeafSpine(Topology):
         leaf: Annotated[int, AtLeast(1)] | None = None
-        oversubscription: Annotated[float, Above(0)] = 1.0
+        oversubscription: Annotated[float, GreaterThan(0)] = 1.0
 
 Annotations that are understood: ``bool``, ``int``, ``float``, ``str``, ``Path``, ``Literal``, an ``Enum``, ``None``,
 lists and tuples of such (text with commas), unions (the first that fits, text last), and ``Annotated`` with
-:class:`AtLeast` or :class:`Above`.  Without an annotation the default says which type is meant; without either, what
-reads as a number is one.
+:class:`AtLeast` or :class:`GreaterThan`.  Without an annotation the default says which type is meant; without either,
+what reads as a number is one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SEQUENCES = (list, tuple, Sequence, Collection)
 
 @dataclass(frozen=True)
 class AtLeast:
-    """A bound of a number, which may be reached."""
+    """A lower bound of a number, itself allowed."""
 
     bound: float
 
@@ -51,8 +51,8 @@ class AtLeast:
 
 
 @dataclass(frozen=True)
-class Above:
-    """A bound of a number, which may not be reached."""
+class GreaterThan:
+    """A lower bound of a number, itself not allowed."""
 
     bound: float
 
@@ -160,14 +160,14 @@ def _kind_of(default: Any) -> Any:
 # --- reading a value --------------------------------------------------------------------------------------------------
 
 
-class _Unfit(Exception):
+class _InvalidValue(Exception):
     """A value is not one that an option takes; the text says what it takes."""
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
     try:
         return _converted(kind, value)
-    except _Unfit as wanted:
+    except _InvalidValue as wanted:
         raise InputError(f"{name} must be {wanted}, got {quoted(value)}") from None
 
 
@@ -175,19 +175,19 @@ def _converted(kind: Any, value: Any) -> Any:
     """The value as one of ``kind``.
 
     Raises:
-        _Unfit: it is none and does not read as one.
+        _InvalidValue: it is none and does not read as one.
     """
     origin, parts = get_origin(kind), get_args(kind)
     if kind is None or kind is Any:
         return _guessed(value) if isinstance(value, str) else value
     if origin is Annotated:
-        return _bounded(parts[0], [bound for bound in parts[1:] if isinstance(bound, AtLeast | Above)], value)
+        return _bounded(parts[0], [bound for bound in parts[1:] if isinstance(bound, AtLeast | GreaterThan)], value)
     if origin in (Union, UnionType):
         return _first_that_fits(parts, value)
     if origin is Literal:
         chosen = next((c for c in parts if c == value or str(c) == value), None)
         if chosen is None:
-            raise _Unfit(_either([str(choice) for choice in parts]))
+            raise _InvalidValue(_either([str(choice) for choice in parts]))
         return chosen
     if kind in _PLAIN:
         return _PLAIN[kind](value)
@@ -197,7 +197,7 @@ def _converted(kind: Any, value: Any) -> Any:
     if origin in _SEQUENCES or kind in (list, tuple):
         return _several(origin or kind, parts, value)
     if isinstance(value, str) or (is_class and not isinstance(value, kind)):
-        raise _Unfit(f"{getattr(kind, '__name__', kind)}, which cannot be given as text")
+        raise _InvalidValue(f"{getattr(kind, '__name__', kind)}, which cannot be given as text")
     return value
 
 
@@ -207,22 +207,22 @@ def _first_that_fits(kinds: Sequence[Any], value: Any) -> Any:
     for kind in sorted(kinds, key=lambda kind: (kind is not NoneType, kind in (str, Path))):
         try:
             return _converted(kind, value)
-        except _Unfit as unfit:
+        except _InvalidValue as unfit:
             if kind is not NoneType:
                 wanted.append(str(unfit))
-    raise _Unfit(_either(list(dict.fromkeys(wanted))))
+    raise _InvalidValue(_either(list(dict.fromkeys(wanted))))
 
 
-def _bounded(kind: Any, bounds: Sequence[AtLeast | Above], value: Any) -> Any:
+def _bounded(kind: Any, bounds: Sequence[AtLeast | GreaterThan], value: Any) -> Any:
     if not bounds:
         return _converted(kind, value)
     within = " and ".join(map(str, bounds))
     try:
         number = _converted(kind, value)
-    except _Unfit as unfit:
-        raise _Unfit(f"{unfit} {within}") from None
+    except _InvalidValue as unfit:
+        raise _InvalidValue(f"{unfit} {within}") from None
     if isinstance(number, int | float) and not all(bound.allows(number) for bound in bounds):
-        raise _Unfit(f"{'a whole number' if isinstance(number, int) else 'a number'} {within}")
+        raise _InvalidValue(f"{'a whole number' if isinstance(number, int) else 'a number'} {within}")
     return number
 
 
@@ -230,16 +230,16 @@ def _several(kind: Any, parts: Sequence[Any], value: Any) -> Any:
     """Items between commas, or the items of a sequence."""
     items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
-        raise _Unfit("values with commas between them")
+        raise _InvalidValue("values with commas between them")
     kinds = [parts[0] if parts else None] * len(items)
     if kind is tuple and parts and parts[-1] is not Ellipsis:
         if len(items) != len(parts):
-            raise _Unfit(f"{len(parts)} values with commas between them")
+            raise _InvalidValue(f"{len(parts)} values with commas between them")
         kinds = list(parts)
     try:
         made = [_converted(kind, item) for kind, item in zip(kinds, items, strict=True)]
-    except _Unfit as unfit:
-        raise _Unfit(f"values with commas between them, each {unfit}") from None
+    except _InvalidValue as unfit:
+        raise _InvalidValue(f"values with commas between them, each {unfit}") from None
     return tuple(made) if kind is tuple else made
 
 
@@ -247,13 +247,13 @@ def _member(kind: type[Enum], value: Any) -> Enum:
     for member in kind:
         if value in (member, member.value) or str(value).lower() in (member.name.lower(), str(member.value).lower()):
             return member
-    raise _Unfit(_either([member.name.lower() for member in kind]))
+    raise _InvalidValue(_either([member.name.lower() for member in kind]))
 
 
 def _switch(value: Any) -> bool:
     found = _SWITCH.get(str(value).strip().lower())
     if found is None:
-        raise _Unfit("on or off")
+        raise _InvalidValue("on or off")
     return found
 
 
@@ -262,9 +262,9 @@ def _whole(value: Any) -> int:
         try:
             return int(value)
         except ValueError:
-            raise _Unfit("a whole number") from None
+            raise _InvalidValue("a whole number") from None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _Unfit("a whole number")
+        raise _InvalidValue("a whole number")
     return value
 
 
@@ -274,19 +274,19 @@ def _number(value: Any) -> float:
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise _Unfit("a number")
+        raise _InvalidValue("a number")
     return number
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _Unfit("a text")
+        raise _InvalidValue("a text")
     return value.strip()
 
 
 def _nothing(value: Any) -> None:
     if value is not None and str(value).strip().lower() != "none":
-        raise _Unfit("none")
+        raise _InvalidValue("none")
 
 
 def _path(value: Any) -> Path:
@@ -303,7 +303,7 @@ def _guessed(text: str) -> Any:
     for kind in (int, float):
         try:
             return _converted(kind, text)
-        except _Unfit:
+        except _InvalidValue:
             continue
     return text
 

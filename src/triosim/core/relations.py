@@ -44,7 +44,7 @@ Renaming = Sequence[Sequence[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedTables:
     """Tables after a change.
 
     Attributes:
@@ -58,7 +58,7 @@ class Changed:
     spanning: Mapping[str, NDArray[np.int64]]
 
 
-def changed(tables: Mapping[str, RelatedTable], change: Mapping[str, Change], renaming: Renaming = ()) -> Changed:
+def changed(tables: Mapping[str, RelatedTable], change: Mapping[str, Change], renaming: Renaming = ()) -> ChangedTables:
     """All tables, each with its change.
 
     Raises:
@@ -94,7 +94,7 @@ def changed(tables: Mapping[str, RelatedTable], change: Mapping[str, Change], re
         longer = [one.rows for one in taken.values()]
         spanning[name] = distinct(np.concatenate(longer)) if longer else np.zeros(0, np.int64)
         found[name] = new
-    return Changed(found, change, spanning)
+    return ChangedTables(found, change, spanning)
 
 
 def _refer(

@@ -25,13 +25,13 @@ from triosim.core.dtypes import DTYPES
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
-from triosim.energy.governor import Clocked, at_clock
+from triosim.energy.governor import ClockedOperators, at_clock
 from triosim.energy.work import operator_work
-from triosim.engine.graph import Played
+from triosim.engine.graph import GraphRun
 from triosim.hardware import catalog
 from triosim.hardware.system import System, Tier
 from triosim.kernels.estimate import Estimates
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.network.placement import Placement
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Trace
@@ -136,24 +136,24 @@ class Energy:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """What one model of device draws in a job: its constants, its operators at their clock, and their element types."""
+class DevicePower:
+    """Power model of a device type in a job: its constants, its operators at their clock, and their element types."""
 
     energy: DeviceEnergy
-    clocked: Clocked
+    clocked: ClockedOperators
     dtype: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Account:
-    """A played job, to be added up when somebody asks.
+class EnergyAccount:
+    """Energy of a simulated job, added up when it is first asked for.
 
     Attributes:
         programs, lowered, played, iterations: the job as it was played; work is done where its tasks finish.
         trace: one rank's step.
         system, placement: the machine, and where ranks are.
         times: operator times at the full clock, by row of ``system.models``.
-        clocks: clock and brake by the same (:class:`~triosim.energy.governor.Clocked`); 1 where there is none.
+        clocks: clock and brake by the same (:class:`~triosim.energy.governor.ClockedOperators`); 1 where there is none.
         spent: how each cell of ranks spent the run.
         transfers: begin and end of what each cell moves, ticks.
         constants: the table, as this job reads it.
@@ -162,8 +162,8 @@ class Account:
     """
 
     programs: Sequence[Program]
-    lowered: Lowered
-    played: Played
+    lowered: LoweredJob
+    played: GraphRun
     iterations: int
     trace: Trace
     system: System
@@ -178,7 +178,7 @@ class Account:
     tokens: float | None = None
 
     @cached_property
-    def draws(self) -> dict[int, Draw] | None:
+    def draws(self) -> dict[int, DevicePower] | None:
         """What each model of device draws; None where that is not known of one."""
         found = {}
         for model, times in self.times.items():
@@ -187,7 +187,7 @@ class Account:
             if energy is None:
                 return None
             work = operator_work(self.trace, device, energy, times)
-            found[model] = Draw(energy, at_clock(work, *self.clocks.get(model, (1.0, 1.0))), work.dtype)
+            found[model] = DevicePower(energy, at_clock(work, *self.clocks.get(model, (1.0, 1.0))), work.dtype)
         return found
 
     @cached_property
@@ -240,7 +240,7 @@ class Account:
         flop, cache, memory, static = self.rows(cell)
         return np.asarray((flop + cache + memory + static) / NANO, np.float64)
 
-    def _copying_w(self, draw: Draw) -> float:
+    def _copying_w(self, draw: DevicePower) -> float:
         energy = draw.energy
         share = self.constants.value("device.memory_share")
         return max(energy.idle_w + share * (energy.tdp_w - energy.idle_w) - energy.static_w, 0.0)

@@ -25,8 +25,8 @@ _STEPS = 50
 
 
 @dataclass(frozen=True)
-class Clocked:
-    """Operators at a clock, one row each.
+class ClockedOperators:
+    """Times and energies of operators at a clock, one row each.
 
     Attributes:
         clock: over the boost clock.
@@ -48,15 +48,15 @@ class Clocked:
         return self.flop_j + self.cache_j + self.memory_j
 
 
-def at_clock(work: OperatorWork, clock: float, brake: float = 1.0) -> Clocked:
+def at_clock(work: OperatorWork, clock: float, brake: float = 1.0) -> ClockedOperators:
     """Operators at a clock.
 
     Args:
         work: the operators at the full clock.
         clock: over the boost clock, above 0.
-        brake: see :class:`Clocked`.
+        brake: see :class:`ClockedOperators`.
     """
-    return Clocked(clock, brake, *_taken(work, clock, brake))
+    return ClockedOperators(clock, brake, *_taken(work, clock, brake))
 
 
 def _taken(
@@ -73,7 +73,7 @@ def _taken(
 
 def governed(
     work: OperatorWork, device: Accelerator, energy: DeviceEnergy | None, repeats: NDArray[np.float64]
-) -> Clocked:
+) -> ClockedOperators:
     """Operators under the power cap and the clock limit of their device, all at one clock.
 
     Args:

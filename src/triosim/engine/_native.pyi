@@ -38,7 +38,7 @@ def play_many(
     factors: NDArray[float64],
     links: NDArray[float64],
 ) -> NDArray[int64]:
-    """Play many times.  See :func:`triosim.engine.many.play_many`.
+    """Play many times.  See :func:`triosim.engine.monte_carlo.play_many`.
 
     Args:
         model: name of a network model that is built in.
@@ -81,10 +81,11 @@ def chained(
 ) -> tuple[_Ticks, _Ticks, _Ticks, _Ticks, _Ticks, int, int]: ...
 def steady(pieces: tuple[NDArray[Any], ...], streams: int) -> tuple[_Ticks, _Ticks]: ...
 def refine(traffic: object) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]:
-    """Cells of parties, ways, links and groups.  See :func:`triosim.network.cells.refined`.
+    """Cells of parties, ways, links and groups.  See :func:`triosim.network.rank_classes.refined`.
 
     Args:
-        traffic: a :class:`triosim.network.cells.Traffic` with columns that are contiguous, of 64 bits (routes of 32).
+        traffic: a :class:`triosim.network.rank_classes.Traffic` with columns that are contiguous, of 64 bits (routes of
+            32).
 
     Raises:
         Refused: the columns make no sense together.

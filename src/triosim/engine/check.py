@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Pattern, Task, TooLong
-from triosim.engine.widths import fitted
+from triosim.engine.column_types import typed_columns
+from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Pattern, Task, TimeOverflow
 
 MOST = 2**30
 """Tasks, streams, positions and edges must be fewer than this, which is what an event of the native engine can name."""
@@ -29,7 +29,7 @@ def check(graph: Graph, wires: EngineNetwork) -> None:
     Raises:
         ValueError: they do not (a defect of the caller); the message names the first row that does not.
     """
-    graph, wires = fitted(graph, wires)
+    graph, wires = typed_columns(graph, wires)
     _well_formed("graph.before", graph.before)
     _well_formed("wires.routes", wires.routes)
     n, routes = len(graph), len(wires.routes)
@@ -143,7 +143,7 @@ def _rows(what: str, wrong: NDArray[Any], where: str = "task") -> None:
         raise ValueError(f"{where} {int(np.argmax(wrong))}: {what}")
 
 
-def carried(graph: Graph, wires: EngineNetwork) -> tuple[NDArray[np.int64], int]:
+def link_loads(graph: Graph, wires: EngineNetwork) -> tuple[NDArray[np.int64], int]:
     """Bytes that each link carries (each weight counts), and the number of transfers, those inside collectives
     included.
 
@@ -212,9 +212,9 @@ def too_much(link: int) -> InputError:
     return InputError(f"more than 9.2e18 bytes cross link {link}, the most that can be counted: look for a wrong unit")
 
 
-def too_long() -> TooLong:
+def too_long() -> TimeOverflow:
     """What to tell of a run whose ticks do not fit 64 bits."""
-    return TooLong(
+    return TimeOverflow(
         "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
         "look for a wrong unit in bandwidths, sizes and times"
     )

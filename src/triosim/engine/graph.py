@@ -189,7 +189,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Played:
+class GraphRun:
     """When everything happened, in picoseconds.
 
     Attributes:
@@ -217,5 +217,5 @@ class Stuck(RuntimeError):
     put (a defect of the caller)."""
 
 
-class TooLong(InputError):
+class TimeOverflow(InputError):
     """A run that goes on to tick :data:`BEYOND`."""

@@ -110,7 +110,7 @@ class LateStart(NamedTuple):
     after: int = -1
 
 
-def late(graph: Graph, jobs: Sequence[slice], starts: Sequence[LateStart]) -> Graph:
+def delay_jobs(graph: Graph, jobs: Sequence[slice], starts: Sequence[LateStart]) -> Graph:
     """The graph of several jobs, each of which begins when it is let.
 
     Behind all tasks comes a clock for each job, COMPUTE on a stream of its own, and a JOIN that waits for it and for

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 import triosim.engine._native as _native
 from triosim.engine.check import check, too_long, too_much, why_stuck
-from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck
+from triosim.engine.column_types import typed_columns
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Stuck
 from triosim.engine.solver import NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.engine.widths import fitted
 
 BUILT_IN: dict[type[NetworkModel], str] = {MaxMin: "max-min", EqualSplit: "equal-split"}
 """Network models that the engine need not ask in Python."""
@@ -33,7 +33,7 @@ def play(
     _closed_form: bool = True,
     _formulas: bool = True,
     _rates: str = "",
-) -> Played:
+) -> GraphRun:
     """Play the graph from tick 0 until everything has ended; see :func:`triosim.engine.reference.play`.
 
     Args:
@@ -46,7 +46,7 @@ def play(
 
     Raises:
         Stuck: some tasks can never start or end.
-        TooLong: the run is longer than 64 bits of picoseconds, 106 days.
+        TimeOverflow: the run is longer than 64 bits of picoseconds, 106 days.
         InputError: more bytes cross a link than 64 bits can count, or the model answers what cannot be.
         ValueError: the columns make no sense.
     """
@@ -54,7 +54,7 @@ def play(
     if wires.weights is not None and not model.weighted:
         check(graph, wires)
         raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
-    fit = fitted(graph, wires)
+    fit = typed_columns(graph, wires)
     how = BUILT_IN.get(type(model), model)
     if _rates and how == BUILT_IN[MaxMin]:
         how = f"{how} by {_rates}"
@@ -69,7 +69,7 @@ def play(
         raise Stuck(why_stuck(graph, start.tolist(), finish.tolist()))
     if over >= 0:
         raise too_much(over)
-    return Played(start, begin, finish, link_bytes, flows, events, "native")
+    return GraphRun(start, begin, finish, link_bytes, flows, events, "native")
 
 
 def play_many(
@@ -80,7 +80,7 @@ def play_many(
     factors: NDArray[np.float64],
     links: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """When the last task ends in each of many draws; see :func:`triosim.engine.many.play_many`.
+    """When the last task ends in each of many draws; see :func:`triosim.engine.monte_carlo.play_many`.
 
     Args:
         graph: the tasks.
@@ -95,7 +95,7 @@ def play_many(
         ValueError: the columns make no sense.
     """
     try:
-        return _native.play_many(*fitted(graph, wires), BUILT_IN[type(model)], kind, factors, links)
+        return _native.play_many(*typed_columns(graph, wires), BUILT_IN[type(model)], kind, factors, links)
     except _native.Refused as error:
         raise _why_refused(graph, wires, error) from None
 
@@ -109,7 +109,7 @@ def replay(
     longer: NDArray[np.float64],
     at: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-    """The longest way through the tasks in each of many draws; see :func:`triosim.engine.replay.replay`.
+    """The longest way through the tasks in each of many draws; see :func:`triosim.engine.longest_path.longest_path`.
 
     Returns:
         Ends of the draws, those of the tasks asked for, flat, and whether all tasks end.

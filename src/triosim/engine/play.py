@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 from triosim.core.errors import InputError
-from triosim.engine.graph import EngineNetwork, Graph, Played
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
 from triosim.engine.solver import SOLVERS, NetworkModel
 
-Engine = Callable[[Graph, EngineNetwork, NetworkModel | None], Played]
+Engine = Callable[[Graph, EngineNetwork, NetworkModel | None], GraphRun]
 
 VARIABLE = "TRIOSIM_ENGINE"
 """Environment variable that names the engine to use instead of the fastest."""
@@ -25,7 +25,7 @@ def _installed() -> dict[str, Engine]:
     return {"native": native.play, "reference": _reference}
 
 
-def _reference(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, **how: bool) -> Played:
+def _reference(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, **how: bool) -> GraphRun:
     from triosim.engine import reference  # a thousand lines, which are seldom needed where the native engine is
 
     return reference.play(graph, wires, model, **how)
@@ -35,7 +35,7 @@ ENGINES: dict[str, Engine] = _installed()
 """The engines that are here, fastest first.  All give the same ticks."""
 
 
-def chosen() -> str:
+def selected_engine() -> str:
     """Name of the engine that plays: the fastest that is here, or the one that :data:`VARIABLE` names.
 
     Raises:
@@ -54,7 +54,7 @@ def chosen() -> str:
     return name
 
 
-def play(graph: Graph, wires: EngineNetwork, solver: NetworkModel | str = "max-min") -> Played:
+def play(graph: Graph, wires: EngineNetwork, solver: NetworkModel | str = "max-min") -> GraphRun:
     """Play the graph from tick 0 until everything has ended, on the fastest engine that is here.
 
     Args:
@@ -67,4 +67,4 @@ def play(graph: Graph, wires: EngineNetwork, solver: NetworkModel | str = "max-m
         InputError: no network model or engine has that name, or the run lasts more than 106 days (64 bits).
         ValueError: the columns of the graph make no sense, or the model answers what cannot be.
     """
-    return ENGINES[chosen()](graph, wires, SOLVERS.get(solver)() if isinstance(solver, str) else solver)
+    return ENGINES[selected_engine()](graph, wires, SOLVERS.get(solver)() if isinstance(solver, str) else solver)

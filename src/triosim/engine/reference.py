@@ -13,8 +13,8 @@ follows from the answer lies at the same tick, for bytes take time.
 Whole numbers make this exact: when a flow ends is worked out without rounding but for the last tick (see
 :class:`triosim.engine.solver.Sharing`).
 
-A collective that shares no link is not played at all: :mod:`triosim.engine.alone` knows the tick of everything in it.
-It is turned into flows at the very tick at which another flow comes onto one of its links.
+A collective that shares no link is not played at all: :mod:`triosim.engine.isolated_collective` knows the tick of
+everything in it. It is turned into flows at the very tick at which another flow comes onto one of its links.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import numpy as np
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.alone import Alone, alone
-from triosim.engine.check import carried, check, successors, too_long, why_stuck
-from triosim.engine.graph import BEYOND, UNLIMITED, Collective, EngineNetwork, Graph, Played, Stuck, Task
+from triosim.engine.check import check, link_loads, successors, too_long, why_stuck
+from triosim.engine.graph import BEYOND, UNLIMITED, Collective, EngineNetwork, Graph, GraphRun, Stuck, Task
+from triosim.engine.isolated_collective import IsolatedCollective, isolated_collective
+from triosim.engine.pattern_state import PatternEdges, PatternState
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.engine.stepped import PatternEdges, Stepping
 
 # What can happen at a tick.  The order of what happens at one tick changes no result.
 _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
@@ -41,7 +41,9 @@ _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
 NOT_YET = -1
 
 
-def play(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
+def play(
+    graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, *, _closed_form: bool = True
+) -> GraphRun:
     """Play the graph from tick 0 until everything has ended.
 
     Args:
@@ -52,7 +54,7 @@ def play(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, 
 
     Raises:
         Stuck: some tasks can never start or end.
-        TooLong: the run is longer than 64 bits of picoseconds, 106 days.
+        TimeOverflow: the run is longer than 64 bits of picoseconds, 106 days.
         InputError: more bytes cross a link than 64 bits can count, or the model answers what cannot be.
         ValueError: the columns make no sense.
     """
@@ -62,7 +64,7 @@ def play(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, 
     return run.played()
 
 
-class _Moving(NamedTuple):
+class _ActiveFlow(NamedTuple):
     """What a flow under way is: a TRANSFER, or if ``task`` is -1 a transfer of an edge of a collective."""
 
     links: tuple[int, ...]
@@ -71,10 +73,10 @@ class _Moving(NamedTuple):
     edge: int
 
 
-class _Joining(NamedTuple):
+class _PendingFlow(NamedTuple):
     """A flow that joins at this instant and has no number yet."""
 
-    moving: _Moving
+    moving: _ActiveFlow
     route: int
     work: int
 
@@ -83,7 +85,7 @@ class _Joining(NamedTuple):
         return self.moving[1:]
 
 
-class _Plan(NamedTuple):
+class _CollectivePlan(NamedTuple):
     """What is known of a collective before it runs.
 
     Attributes:
@@ -100,15 +102,15 @@ class _Plan(NamedTuple):
     routes: list[int]
     work: list[int]
     until_join: list[int]
-    alone: Alone | None
+    alone: IsolatedCollective | None
     links: tuple[int, ...]
     ends: dict[int, list[int]]
 
 
-class _Running(NamedTuple):
+class _IsolatedRun(NamedTuple):
     """A collective that runs alone, since tick ``began``; ``ends`` are the ticks to come, counted from then."""
 
-    alone: Alone
+    alone: IsolatedCollective
     began: int
     ends: dict[int, list[int]]
 
@@ -133,10 +135,10 @@ class _ReferenceRun:
         model.start(wires)
 
         # Flows under way, and what the model is to be told of them.
-        self.flows: dict[int, _Moving] = {}
+        self.flows: dict[int, _ActiveFlow] = {}
         self.ends: dict[int, int] = {}
         self.known = 0
-        self.joined: list[_Joining] = []
+        self.joined: list[_PendingFlow] = []
         self.left: list[int] = []
         self.flows_on = [0] * len(wires.capacity)
         self.asked = False
@@ -191,9 +193,9 @@ class _ReferenceRun:
         self.missing = [len(tasks) for tasks in self.tasks]
         self.begin = [0] * len(self.tasks)
         self.edges: dict[int, PatternEdges] = {}
-        self.plans: dict[int, _Plan] = {}
-        self.stepping: dict[int, Stepping] = {}
-        self.alone: dict[int, _Running] = {}
+        self.plans: dict[int, _CollectivePlan] = {}
+        self.stepping: dict[int, PatternState] = {}
+        self.alone: dict[int, _IsolatedRun] = {}
         self.claimed: dict[int, int] = {}  # link -> the instance that has it for itself
 
     # ---------------------------------------------------------------------------------------- time
@@ -226,18 +228,18 @@ class _ReferenceRun:
             _, what, *about = heappop(queue)
             self.happen[what](*about)
 
-    def played(self) -> Played:
+    def played(self) -> GraphRun:
         """The columns of what happened."""
         if max(self.finish, default=0) >= BEYOND:
             raise too_long()
         if NOT_YET in self.finish:
             raise Stuck(why_stuck(self.graph, self.start, self.finish))
-        link_bytes, flows = carried(self.graph, self.wires)
+        link_bytes, flows = link_loads(self.graph, self.wires)
         start, finish = np.array(self.start, np.int64), np.array(self.finish, np.int64)
         begin = start.copy()
         members = self.graph.kind == Task.COLLECTIVE
         begin[members] = np.array(self.begin, np.int64)[self.graph.what[members]]
-        return Played(start, begin, finish, link_bytes, flows, self.events, "reference")
+        return GraphRun(start, begin, finish, link_bytes, flows, self.events, "reference")
 
     # --------------------------------------------------------------------------------------- tasks
 
@@ -324,14 +326,14 @@ class _ReferenceRun:
     def _join(self, task: int) -> None:
         """A TRANSFER starts to use its links."""
         route = self.what[task]
-        self._add(route, self.amount[task] * WORK_PER_BYTE, _Moving(self.links[route], task, NOT_YET, NOT_YET))
+        self._add(route, self.amount[task] * WORK_PER_BYTE, _ActiveFlow(self.links[route], task, NOT_YET, NOT_YET))
 
-    def _add(self, route: int, work: int, moving: _Moving) -> None:
+    def _add(self, route: int, work: int, moving: _ActiveFlow) -> None:
         for link in moving.links:
             if link in self.claimed:
                 self._materialise(self.claimed[link])
             self.flows_on[link] += 1
-        self.joined.append(_Joining(moving, route, work))
+        self.joined.append(_PendingFlow(moving, route, work))
 
     def _due(self, number: int) -> None:
         """The last byte of a flow has been served, unless something changed after this was foreseen."""
@@ -350,7 +352,7 @@ class _ReferenceRun:
     def _share(self) -> None:
         """Ask the network model what this instant changes."""
         joined = []
-        for moving, route, work in sorted(self.joined, key=_Joining.place):
+        for moving, route, work in sorted(self.joined, key=_PendingFlow.place):
             self.flows[self.known] = moving
             joined.append(Flow(self.known, moving.links, self.weights[route], work, self.latency[route]))
             self.known += 1
@@ -377,11 +379,11 @@ class _ReferenceRun:
         """All members are there and the delay has passed: the first transfers start."""
         plan = self._plan(instance)
         if plan.alone is None or any(self.flows_on[link] or link in self.claimed for link in plan.links):
-            stepping = self.stepping[instance] = Stepping(plan.edges)
+            stepping = self.stepping[instance] = PatternState(plan.edges)
             self._follow(instance, stepping.flying(), stepping.finished())
             return
         self.claimed.update(dict.fromkeys(plan.links, instance))
-        self.alone[instance] = _Running(plan.alone, self.now, dict(plan.ends))
+        self.alone[instance] = _IsolatedRun(plan.alone, self.now, dict(plan.ends))
         for ticks in plan.ends:
             heappush(self.queue, (self.now + ticks, _END, instance))
 
@@ -400,7 +402,7 @@ class _ReferenceRun:
             self._delivered(instance, edge)
             return
         route = plan.routes[edge]
-        self._add(route, plan.work[edge] - served, _Moving(self.links[route], NOT_YET, instance, edge))
+        self._add(route, plan.work[edge] - served, _ActiveFlow(self.links[route], NOT_YET, instance, edge))
 
     def _delivered(self, instance: int, edge: int) -> None:
         self._follow(instance, *self.stepping[instance].next(edge))
@@ -429,19 +431,19 @@ class _ReferenceRun:
             else:
                 self._step(instance, edge, self.alone_rate[plan.routes[edge]] * (self.now - joined))
 
-    def _release(self, instance: int) -> _Running:
+    def _release(self, instance: int) -> _IsolatedRun:
         for link in self._plan(instance).links:
             del self.claimed[link]
         return self.alone.pop(instance)
 
-    def _plan(self, instance: int) -> _Plan:
+    def _plan(self, instance: int) -> _CollectivePlan:
         c = self.collectives[instance]
         plan = self.plans.get(id(c))  # many instances are one object, a layer's of each micro-batch for example
         if plan is None:
             plan = self.plans[id(c)] = self._planned(c)
         return plan
 
-    def _planned(self, c: Collective) -> _Plan:
+    def _planned(self, c: Collective) -> _CollectivePlan:
         if id(c.pattern) not in self.edges:
             self.edges[id(c.pattern)] = PatternEdges.of(c.pattern)
         edges, routes = self.edges[id(c.pattern)], c.route.tolist()
@@ -456,10 +458,12 @@ class _ReferenceRun:
         own = None
         if self.closed_form and len(set(used)) == len(used):
             rates = [self.alone_rate[route] for route in routes]
-            own = alone(edges, [t - (-w // r) if w else t for t, w, r in zip(until_join, work, rates, strict=True)])
+            own = isolated_collective(
+                edges, [t - (-w // r) if w else t for t, w, r in zip(until_join, work, rates, strict=True)]
+            )
         ends: dict[int, list[int]] = {}
         for member, ticks in enumerate(own.ends() if own else ()):
             ends.setdefault(ticks, []).append(member)
         if own:
             ends.setdefault(own.last, [])  # its links are its own until the last delivery, for which no member may wait
-        return _Plan(edges, routes, work, until_join, own, tuple(used), ends)
+        return _CollectivePlan(edges, routes, work, until_join, own, tuple(used), ends)

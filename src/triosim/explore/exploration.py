@@ -13,7 +13,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import Registry
 from triosim.explore.space import ChoiceSpace, Point, Value
-from triosim.search.front import front
+from triosim.search.pareto import pareto_front
 
 Costs = tuple[float, ...]
 
@@ -107,8 +107,8 @@ STRATEGIES: Registry[AskTell] = Registry("triosim.explore.searchers", "triosim.e
 
 
 @dataclass(frozen=True)
-class Explored:
-    """What a searcher found.
+class ExplorationResult:
+    """Result of a searcher: its trials and their Pareto front.
 
     Attributes:
         trials: distinct points in the order in which they were first asked for.
@@ -126,7 +126,7 @@ class Explored:
 def explore(
     what: Exploration, searcher: str = "genetic", budget: int = 200, seed: int = 0,
     on_trial: Callable[[int, Trial], None] | None = None,
-) -> Explored:  # fmt: skip
+) -> ExplorationResult:  # fmt: skip
     """Let a searcher look for points of little cost.
 
     Args:
@@ -169,7 +169,7 @@ def explore(
     except KeyboardInterrupt:
         finished = False
     trials = tuple(found.values())
-    return Explored(trials, asked, pareto(trials), finished)
+    return ExplorationResult(trials, asked, pareto(trials), finished)
 
 
 def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:
@@ -182,4 +182,4 @@ def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     if not run:
         why = f", the last because: {trials[-1].why}" if trials else ""
         raise InputError(f"none of {len(trials)} points can be run{why}")
-    return tuple(run[place][0] for place in front([costs for _, costs in run]))
+    return tuple(run[place][0] for place in pareto_front([costs for _, costs in run]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from triosim.accelerator.architecture import Architecture
 from triosim.accelerator.evaluate import costs
-from triosim.accelerator.mapping import MappingOf
+from triosim.accelerator.mapping import LoopMapping
 from triosim.accelerator.mapspace import space
 from triosim.accelerator.problem import Problem
 from triosim.core.errors import InputError
@@ -56,7 +56,7 @@ class MappingExploration(Exploration):
             *loops,
         )
 
-    def mapping(self, values: dict[str, Value]) -> MappingOf:
+    def mapping(self, values: dict[str, Value]) -> LoopMapping:
         """The mapping that a point stands for.
 
         Raises:

@@ -14,7 +14,7 @@ MOST_NM = 10_000
 
 
 @dataclass(frozen=True)
-class DesignOf:
+class DeviceDesign:
     """The design that a device is, where nobody has built it (:mod:`triosim.accelerator.designs`).
 
     Attributes:
@@ -86,7 +86,7 @@ class Accelerator:
     tdp_w: float | None = None
     idle_w: float | None = None
     price_per_hour: float | None = None
-    design: DesignOf | None = None
+    design: DeviceDesign | None = None
     pim: PimMemory | None = None
     power_cap_w: float | None = None
     clock_limit_hz: float | None = None

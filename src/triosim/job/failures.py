@@ -41,8 +41,8 @@ class Failures:
 
 
 @dataclass(frozen=True)
-class Runs:
-    """What became of each run of a job, seconds, shape ``(runs,)``.
+class JobRuns:
+    """Outcome of each simulated run of a job, seconds, shape ``(runs,)``.
 
     Attributes:
         total: from the first start to the last checkpoint.
@@ -63,7 +63,7 @@ class Runs:
 
 def run(
     work_s: float, interval_s: float, checkpoint: Checkpoint, failures: Failures, start_s: float, runs: int, seed: int
-) -> Runs:
+) -> JobRuns:
     """Run a job several times.
 
     Args:
@@ -129,4 +129,4 @@ def run(
             raise InputError(nowhere)
     writing = np.full(runs, (intervals - 1) * (period - interval_s) + blocking + background)
     lost = np.where(count > 0, np.maximum(total - work_s - down - writing, 0.0), 0.0)
-    return Runs(total, down, waiting, writing, lost, count)
+    return JobRuns(total, down, waiting, writing, lost, count)

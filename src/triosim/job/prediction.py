@@ -11,7 +11,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.job import interval as intervals
 from triosim.job.checkpoint import Checkpoint
-from triosim.job.failures import Failures, Runs, run
+from triosim.job.failures import Failures, JobRuns, run
 
 DEVICE_MTBF_S = 54 * 86_400 * 16_384 / 419
 """419 unexpected interruptions in 54 days of 16,384 H100 (Llama team, arXiv:2407.21783, section 3.3.4)."""
@@ -172,7 +172,7 @@ def predict(of: JobIteration, options: JobOptions) -> TrainingJob:
     best = intervals.best(checkpoint, down, failures.mtbf_s, each, work(of.seconds))
     every = options.every or min(max(round(best / each), 1), iterations)
 
-    def runs(seconds: float) -> Runs:
+    def runs(seconds: float) -> JobRuns:
         interval = every * work(seconds) / iterations
         return run(work(seconds), interval, checkpoint, failures, options.warm_up_s, options.runs, options.seed)
 

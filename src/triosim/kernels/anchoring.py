@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified, by_name, group_of_name
+from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, OperatorClasses, by_name, group_of_name
 
 SCHEMA = "triosim/anchoring/2"
 
@@ -46,7 +46,7 @@ class Residuals:
     classes: dict[str, dict[str, float]]
     default: dict[str, float]
 
-    def column(self, name: str, classified: Classified) -> NDArray[np.float64]:
+    def column(self, name: str, classified: OperatorClasses) -> NDArray[np.float64]:
         """One constant for each operator."""
         table = np.array([[self._of(group, engine)[name] for engine in ENGINES] for group in GROUPS], np.float64)
         return np.asarray(table[classified.group, classified.engine])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.classes import Classified
+from triosim.kernels.classes import OperatorClasses
 from triosim.kernels.estimate import Source
 from triosim.trace.tables import Trace
 
@@ -34,7 +34,7 @@ class Prediction:
     spread: NDArray[np.float64]
     usual: NDArray[np.float64]
     limit: NDArray[np.int8]
-    classified: Classified
+    classified: OperatorClasses
     source: Source
     basis: str
     notes: tuple[str, ...] = ()

@@ -63,7 +63,7 @@ _WIDTH: NDArray[np.int64] = np.array([_width(name) for name in DTYPES], np.int64
 
 
 @dataclass(frozen=True)
-class Classified:
+class OperatorClasses:
     """Classes of a trace's operators, one row each.
 
     Attributes:
@@ -78,7 +78,7 @@ class Classified:
     dtype: NDArray[np.int8]
 
 
-def classify(trace: Trace, device: Accelerator) -> Classified:
+def classify(trace: Trace, device: Accelerator) -> OperatorClasses:
     """The class, engine and element type of every operator of ``trace`` on ``device``, found once for the last device.
 
     The element type is the widest one among the operands, or that of the output where it is narrower (under
@@ -93,11 +93,11 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
     if kept is None or kept[0] is not trace.values or kept[1] != device:
         kept = trace.values, device, _classified(trace, device)
         trace.operators.__dict__["_classified"] = kept
-    found: Classified = kept[2]
+    found: OperatorClasses = kept[2]
     return found
 
 
-def _classified(trace: Trace, device: Accelerator) -> Classified:
+def _classified(trace: Trace, device: Accelerator) -> OperatorClasses:
     operators = trace.operators
     group = by_name(operators.name, group_of_name).astype(np.int8)
     group[operators.view] = NOTHING
@@ -119,7 +119,7 @@ def _classified(trace: Trace, device: Accelerator) -> Classified:
         engine[rows] = engines(device)[dtype[rows]]
     for column in (group, engine, dtype):
         column.flags.writeable = False
-    return Classified(group, engine, dtype)
+    return OperatorClasses(group, engine, dtype)
 
 
 def by_name(names: Iterable[str], what: Callable[[str], int]) -> NDArray[np.int64]:

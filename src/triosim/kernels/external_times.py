@@ -29,8 +29,8 @@ SIDES = ("", "forward", "backward")
 """Which pass a row is of: not said, forward, backward."""
 
 
-class What(IntEnum):
-    """What a row is the time of."""
+class Granularity(IntEnum):
+    """What one row gives the time of."""
 
     KERNEL = 0
     """One launch of a kernel, or the mean of several."""
@@ -59,7 +59,7 @@ class ExternalTimes:
     """
 
     source: str
-    what: What
+    what: Granularity
     name: tuple[str, ...]
     module: tuple[str, ...]
     side: NDArray[np.int8]
@@ -83,7 +83,7 @@ class ExternalRow(NamedTuple):
     elements: int = 0
 
 
-def table(source: str, what: What, rows: Iterable[ExternalRow], notes: Iterable[str] = ()) -> ExternalTimes:
+def table(source: str, what: Granularity, rows: Iterable[ExternalRow], notes: Iterable[str] = ()) -> ExternalTimes:
     """Rows as columns.
 
     Raises:

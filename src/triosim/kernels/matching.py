@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
-from triosim.kernels.external_times import SIDES, ExternalTimes, What
+from triosim.kernels.external_times import SIDES, ExternalTimes, Granularity
 from triosim.kernels.mapping import Mapping, Part
 from triosim.trace.tables import Phase, Trace
 
@@ -25,7 +25,7 @@ _COPIES = ("Memcpy", "Memset")
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedTimes:
     """External times of a trace's operators.
 
     Attributes:
@@ -41,7 +41,7 @@ class Matched:
 
 
 @dataclass(frozen=True)
-class Target:
+class MatchTarget:
     """The operators that times are looked for.
 
     Attributes:
@@ -55,7 +55,7 @@ class Target:
     weight: NDArray[np.float64]
 
 
-def match(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) -> Matched:
+def match(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
     """The operators that the times in ``tables`` are of.
 
     Raises:
@@ -70,13 +70,13 @@ def match(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) -> 
     for one in found[1:]:
         given = np.isfinite(one.seconds)
         seconds, share = np.where(given, one.seconds, seconds), np.where(given, one.share, share)
-    return Matched(seconds, share, tuple(left for one in found for left in one.left))
+    return MatchedTimes(seconds, share, tuple(left for one in found for left in one.left))
 
 
 # by name --------------------------------------------------------------------------------------------------------------
 
 
-def _by_kernel(times: ExternalTimes, target: Target) -> Matched:
+def _by_kernel(times: ExternalTimes, target: MatchTarget) -> MatchedTimes:
     """Kernel for kernel: all launches of one name, in order, those of the trace."""
     kernels = target.trace.kernels
     at: dict[str, list[int]] = {}
@@ -92,10 +92,10 @@ def _by_kernel(times: ExternalTimes, target: Target) -> Matched:
             left.append((key[0], laid))
         else:
             new[here] = laid
-    return Matched(*_summed(target, new), tuple(left))
+    return MatchedTimes(*_summed(target, new), tuple(left))
 
 
-def _by_operator(times: ExternalTimes, target: Target) -> Matched:
+def _by_operator(times: ExternalTimes, target: MatchTarget) -> MatchedTimes:
     """Operator for operator; a row that names its module too counts before one that does not."""
     seconds = np.full(len(target.trace), np.nan)
     left = []
@@ -113,10 +113,10 @@ def _by_operator(times: ExternalTimes, target: Target) -> Matched:
             left.append((f"{name} | {module}" if module else name, laid))
         else:
             seconds[at] = laid
-    return Matched(seconds, np.ones(len(seconds)), tuple(left))
+    return MatchedTimes(seconds, np.ones(len(seconds)), tuple(left))
 
 
-def _by_module(times: ExternalTimes, target: Target) -> Matched:
+def _by_module(times: ExternalTimes, target: MatchTarget) -> MatchedTimes:
     """The operators of a module in one pass share its time in the measure of what each was thought to take."""
     trace = target.trace
     at: dict[str, list[int]] = {}
@@ -140,20 +140,20 @@ def _by_module(times: ExternalTimes, target: Target) -> Matched:
                 continue
             weight = target.weight[here]
             seconds[here] = laid[0] * (weight / weight.sum() if weight.sum() > 0 else 1 / len(here))
-    return Matched(seconds, np.ones(len(seconds)), tuple(left))
+    return MatchedTimes(seconds, np.ones(len(seconds)), tuple(left))
 
 
-def _by_nothing(times: ExternalTimes, target: Target) -> Matched:
+def _by_nothing(times: ExternalTimes, target: MatchTarget) -> MatchedTimes:
     reason = "has no operator's name: give a mapping file"
     nothing = np.full(len(target.trace), np.nan)
-    return Matched(nothing, np.ones(len(nothing)), tuple((name, reason) for name in times.name))
+    return MatchedTimes(nothing, np.ones(len(nothing)), tuple((name, reason) for name in times.name))
 
 
 _NAMED = {
-    What.KERNEL: _by_kernel,
-    What.OPERATOR: _by_operator,
-    What.MODULE: _by_module,
-    What.REGION: _by_nothing,
+    Granularity.KERNEL: _by_kernel,
+    Granularity.OPERATOR: _by_operator,
+    Granularity.MODULE: _by_module,
+    Granularity.REGION: _by_nothing,
 }
 
 
@@ -194,7 +194,7 @@ def _count(launches: int) -> str:
     return "1 launch" if launches == 1 else f"{launches} launches"
 
 
-def _summed(target: Target, new: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _summed(target: MatchTarget, new: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """From kernels to operators: the sum of those given, and the part of the recorded time that they stand for."""
     kernels, n = target.trace.kernels, len(target.trace)
     given = np.isfinite(new)
@@ -209,7 +209,7 @@ def _summed(target: Target, new: NDArray[np.float64]) -> tuple[NDArray[np.float6
 # in order -------------------------------------------------------------------------------------------------------------
 
 
-def _ordered(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) -> Matched:
+def _ordered(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
     """One to one with the kernels of the trace, or with its operators where it names none or the times are not of any.
 
     Raises:
@@ -217,7 +217,7 @@ def _ordered(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) 
     """
     times = _joined(tables)
     kernels = target.trace.kernels
-    by_kernel = len(kernels) > 0 and all(table.what == What.KERNEL for table in tables)
+    by_kernel = len(kernels) > 0 and all(table.what == Granularity.KERNEL for table in tables)
     if by_kernel:
         at = np.array([row for row, name in enumerate(kernels.name) if not name.startswith(_COPIES)], np.int64)
     else:
@@ -236,7 +236,7 @@ def _ordered(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) 
     laid = np.median(times.seconds.reshape(-1, len(at)), axis=0)
     new = np.full(len(kernels) if by_kernel else len(target.trace), np.nan)
     new[at] = laid
-    return Matched(*_summed(target, new), ()) if by_kernel else Matched(new, np.ones(len(new)), ())
+    return MatchedTimes(*_summed(target, new), ()) if by_kernel else MatchedTimes(new, np.ones(len(new)), ())
 
 
 def _joined(tables: Sequence[ExternalTimes]) -> ExternalTimes:
@@ -258,7 +258,7 @@ def _joined(tables: Sequence[ExternalTimes]) -> ExternalTimes:
 # as a mapping file says -----------------------------------------------------------------------------------------------
 
 
-def _mapped(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) -> Matched:
+def _mapped(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
     """Every line of ``[operators]``: the operators that it selects, and the times that it gives them.
 
     Raises:
@@ -285,10 +285,10 @@ def _mapped(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) -
             used[rows] = True
             seconds[at] += _part(mapping, key, part, times, rows, len(at))
     left = tuple((times.name[row], "not in the mapping file") for row in np.flatnonzero(~used).tolist())
-    return Matched(seconds, np.ones(len(seconds)), left)
+    return MatchedTimes(seconds, np.ones(len(seconds)), left)
 
 
-def _lines_operators(mapping: Mapping, key: str, target: Target) -> NDArray[np.int64]:
+def _lines_operators(mapping: Mapping, key: str, target: MatchTarget) -> NDArray[np.int64]:
     """Operators that one line selects: ``"#12"`` or ``"operator | module"``, each a pattern."""
     trace = target.trace
     if key.startswith("#"):
@@ -312,7 +312,7 @@ def _lines_operators(mapping: Mapping, key: str, target: Target) -> NDArray[np.i
     )
 
 
-def _selected(target: Target, name: str, module: str) -> NDArray[np.bool_]:
+def _selected(target: MatchTarget, name: str, module: str) -> NDArray[np.bool_]:
     """Operators that launch something with this name, whole or without its namespace, in this module."""
     trace = target.trace
     names = {full: _fits(full, name) or _fits(full.split("::")[-1], name) for full in set(trace.operators.name)}

@@ -25,7 +25,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
-from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified
+from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, OperatorClasses
 
 SCHEMA = "triosim/operator-pack/1"
 CALIBRATION = "triosim/calibration/"
@@ -39,8 +39,8 @@ _COLUMNS = ("floor_s", "compute", "memory", "overlap", "spread", "spread_unseen"
 
 
 @dataclass(frozen=True)
-class OwnRate:
-    """What a class reaches on devices of some architectures that are no GPUs.
+class ArchitectureRate:
+    """Rate that a class reaches on devices of some architectures that are no GPUs.
 
     Attributes:
         architectures: their names, whole.
@@ -56,7 +56,7 @@ class OwnRate:
 
 
 @dataclass(frozen=True)
-class Pack:
+class RooflinePack:
     """Constants of a roofline by class, one row per class that was fitted or stands in for one.
 
     Attributes:
@@ -86,12 +86,12 @@ class Pack:
     spread_unseen: NDArray[np.float64]
     families: tuple[tuple[str, ...], ...]
     elsewhere: float
-    own: tuple[OwnRate, ...]
+    own: tuple[ArchitectureRate, ...]
     measured: NDArray[np.bool_]
     row: NDArray[np.int8]
     provenance: dict[str, Any]
 
-    def rows(self, classified: Classified) -> NDArray[np.int8]:
+    def rows(self, classified: OperatorClasses) -> NDArray[np.int8]:
         """Row of each operator's constants."""
         return self.row[classified.group, classified.engine]
 
@@ -113,12 +113,12 @@ class Pack:
             found[one.row] = one.compute
         return found
 
-    def _own_of(self, device: Accelerator) -> list[OwnRate]:
+    def _own_of(self, device: Accelerator) -> list[ArchitectureRate]:
         return [one for one in self.own if device.architecture in one.architectures]
 
 
 @functools.lru_cache(maxsize=8)
-def load(name: str = DEFAULT) -> Pack:
+def load(name: str = DEFAULT) -> RooflinePack:
     """The pack that comes with the program, or one of the user's own from a file (``name`` ends in ``.json``).
 
     Raises:
@@ -135,7 +135,7 @@ def is_calibration_file(name: str) -> bool:
     return guarded.schema(Path(name)).startswith(CALIBRATION)
 
 
-def _parse(document: Any, name: str) -> Pack:
+def _parse(document: Any, name: str) -> RooflinePack:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         if str(found).startswith(NETWORKS_ONLY):
@@ -149,7 +149,7 @@ def _parse(document: Any, name: str) -> Pack:
         raise InputError(f"operator pack {name}: 'classes' is missing")
     keys = tuple(classes)
     table = np.array([[_number(classes, key, column, name) for column in _COLUMNS] for key in keys], np.float64)
-    return Pack(
+    return RooflinePack(
         name=str(document.get("name", name)),
         keys=keys,
         **{column: table[:, at] for at, column in enumerate(_COLUMNS)},
@@ -170,7 +170,7 @@ def _elsewhere(document: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _own(document: dict[str, Any], keys: tuple[str, ...], name: str) -> tuple[OwnRate, ...]:
+def _own(document: dict[str, Any], keys: tuple[str, ...], name: str) -> tuple[ArchitectureRate, ...]:
     entries = document.get("own", [])
     if not isinstance(entries, list):
         raise InputError(f"operator pack {name}: 'own' is not a list")
@@ -180,7 +180,7 @@ def _own(document: dict[str, Any], keys: tuple[str, ...], name: str) -> tuple[Ow
         if not isinstance(entry, dict) or entry.get("class") not in keys or not entry.get("architectures"):
             raise InputError(f"operator pack {name}: {where} needs 'architectures' and a 'class' of {', '.join(keys)}")
         compute, spread = (_number({where: entry}, where, column, name) for column in ("compute", "spread"))
-        found.append(OwnRate(tuple(entry["architectures"]), keys.index(entry["class"]), compute, spread))
+        found.append(ArchitectureRate(tuple(entry["architectures"]), keys.index(entry["class"]), compute, spread))
     return tuple(found)
 
 

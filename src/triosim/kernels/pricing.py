@@ -111,11 +111,11 @@ def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
         raise InputError(f"operator times of {name} have no options: leave out {next(iter(options))}")
     if name.lower().endswith(".json"):
         from triosim.kernels.models.auto import Auto
-        from triosim.kernels.models.roofline import Rooflines
+        from triosim.kernels.models.roofline import RooflineBaseModel
         from triosim.kernels.models.table import TableModel, is_table_file
         from triosim.kernels.pack import load
 
-        return TableModel(name) if is_table_file(name) else Auto(Rooflines(load(name)))
+        return TableModel(name) if is_table_file(name) else Auto(RooflineBaseModel(load(name)))
     if _is_path(name):
         from triosim.kernels.models.external import External
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.memory.lifetimes import Home
-from triosim.memory.liveness import BlockLifetime, MemoryBlocks, Uses
+from triosim.memory.lifetimes import MemoryLocation
+from triosim.memory.liveness import BlockLifetime, BlockUses, MemoryBlocks
 from triosim.partition.gradients import gradients
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 
@@ -70,7 +70,7 @@ class StepStorages:
         where = np.flatnonzero(last >= 0)
         return where, first[where], last[where]
 
-    def uses(self, rows: Sequence[int], at: NDArray[np.int64], arrivals: Mapping[int, int]) -> Uses:
+    def uses(self, rows: Sequence[int], at: NDArray[np.int64], arrivals: Mapping[int, int]) -> BlockUses:
         """What a pass of a micro-batch uses.
 
         Args:
@@ -84,12 +84,12 @@ class StepStorages:
         for storage, instruction in arrivals.items():
             first[where == storage] = instruction
         last = np.maximum(first, last)  # where a stage only looks at views of what arrives, the views come before it
-        return Uses(where, first, last, np.zeros(len(where), bool))
+        return BlockUses(where, first, last, np.zeros(len(where), bool))
 
 
 @dataclass(frozen=True)
-class Extra:
-    """A block that is no storage of the step.
+class ExtraBlock:
+    """A block of memory that is no storage of the step.
 
     Attributes:
         size: bytes.
@@ -103,7 +103,7 @@ class Extra:
     category: Category
     storage: int = NONE
     scope: BlockLifetime = BlockLifetime.ITERATION
-    home: Home = Home.DEVICE
+    home: MemoryLocation = MemoryLocation.DEVICE
 
 
 class RankBlocks:
@@ -157,10 +157,10 @@ class RankBlocks:
         self.size = storages.size * np.where(given, micro_batches, 1)
         self.category = storages.category.copy()
         self.stands_for: dict[int, int] = {}
-        self._extra: list[Extra] = []
+        self._extra: list[ExtraBlock] = []
         self._known: dict[object, int] = {}
 
-    def add(self, key: object, extra: Extra) -> int:
+    def add(self, key: object, extra: ExtraBlock) -> int:
         """The block that is known as ``key``, made if there is none."""
         if key not in self._known:
             self._known[key] = len(self.storages) + len(self._extra)
@@ -185,7 +185,7 @@ class RankBlocks:
         self.stays(stands_for.values())
         self.category[[*stands_for.values()]] = int(Category.GRADIENT)
 
-    def once(self, key: object, at: NDArray[np.int64], part: NDArray[np.float64]) -> Uses:
+    def once(self, key: object, at: NDArray[np.int64], part: NDArray[np.float64]) -> BlockUses:
         """What operators that run once in an iteration make for themselves, each in blocks of its own.
 
         Args:
@@ -203,10 +203,10 @@ class RankBlocks:
         share[made[update]] = part[row[update]]
         size, category = (known.size * share).astype(np.int64), known.category
         block = [
-            self.add((key, storage), Extra(int(size[storage]), Category(int(category[storage])), storage))
+            self.add((key, storage), ExtraBlock(int(size[storage]), Category(int(category[storage])), storage))
             for storage in where.tolist()
         ]
-        return Uses(np.array(block, np.int64), first, last, np.ones(len(where), bool))
+        return BlockUses(np.array(block, np.int64), first, last, np.ones(len(where), bool))
 
     def build(self) -> MemoryBlocks:
         """All of them."""

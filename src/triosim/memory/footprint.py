@@ -57,7 +57,7 @@ class Footprint:
     at_peak: NDArray[np.int64]
     rows: NDArray[np.int32]
     ended: NDArray[np.bool_]
-    changes: Changes
+    changes: AllocationEvents
 
     @property
     def held(self) -> NDArray[np.int64]:
@@ -72,7 +72,7 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class Changes:
+class AllocationEvents:
     """Allocations and frees in the order in which they happen.
 
     Attributes:
@@ -125,7 +125,7 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
         at_peak=_by_category(change[: at + 1], what[: at + 1], categories),
         rows=(times[keep] // 2).astype(np.int32),
         ended=(times[keep] % 2).astype(bool),
-        changes=Changes(change, what, keep, categories),
+        changes=AllocationEvents(change, what, keep, categories),
     )
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 
 
-class Home(IntEnum):
-    """Where something is: in the device's memory, in that of its host, on the NVMe drives of its server."""
+class MemoryLocation(IntEnum):
+    """Place of a block: the memory of the device, that of its host, or the NVMe drives of its server."""
 
     DEVICE = 0
     HOST = 1
@@ -28,7 +28,7 @@ class Lifetimes:
         start: program row at whose start it is allocated; -1 when it is there before the iteration, int32.
         end: program row after whose end it is freed; the number of rows when it stays, int32.
         storage: storage of the step that it is or is made of, -1 for none, int32; None where nobody knows.
-        home: :class:`Home` codes, int8; None where all is on the device.
+        home: :class:`MemoryLocation` codes, int8; None where all is on the device.
     """
 
     bytes: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Lifetimes:
         """Storage of each allocation, -1 for none."""
         return self.storage if self.storage is not None else np.full(len(self), -1, np.int32)
 
-    def at(self, home: Home) -> Lifetimes:
+    def at(self, home: MemoryLocation) -> Lifetimes:
         """Those that are there."""
         there = self.home if self.home is not None else np.zeros(len(self), np.int8)
         rows = np.flatnonzero(there == home)

@@ -1,9 +1,10 @@
 """Liveness: from what the instructions of a schedule hold and free to what occupies memory from when to when.
 
 What can occupy memory is a *block*: a storage of the step, a buffer, a copy.  A fragment of a program says which
-blocks its instructions use and after which of them it frees some (:class:`Uses`); a program is fragments in order, each
-for one micro-batch.  :func:`liveness` folds the one over the other, and is all there is to it: a schedule that keeps
-more micro-batches in flight, a weight gradient that waits, a transfer that is launched earlier only put uses elsewhere.
+blocks its instructions use and after which of them it frees some (:class:`BlockUses`); a program is fragments in order,
+each for one micro-batch.  :func:`liveness` folds the one over the other, and is all there is to it: a schedule that
+keeps more micro-batches in flight, a weight gradient that waits, a transfer that is launched earlier only put uses
+elsewhere.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class MemoryBlocks:
 
 
 @dataclass(frozen=True)
-class Uses:
+class BlockUses:
     """When a fragment uses blocks; instructions count from its first.  By block, and for each block in order.
 
     Attributes:
@@ -73,15 +74,15 @@ class Uses:
     last: NDArray[np.int64]
     frees: NDArray[np.bool_]
 
-    def of(self, rows: NDArray[np.bool_]) -> Uses:
+    def of(self, rows: NDArray[np.bool_]) -> BlockUses:
         """Some of them."""
-        return Uses(self.block[rows], self.first[rows], self.last[rows], self.frees[rows])
+        return BlockUses(self.block[rows], self.first[rows], self.last[rows], self.frees[rows])
 
 
-NONE_USED = Uses(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+NONE_USED = BlockUses(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
-class Recorder:
+class BlockUseRecorder:
     """Collects the uses of a fragment while it is written."""
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class Recorder:
         """A block is freed after instruction ``row``, if it is there."""
         self._events.append((block, row, True))
 
-    def build(self, stretches: Uses = NONE_USED) -> Uses:
+    def build(self, stretches: BlockUses = NONE_USED) -> BlockUses:
         """All uses.
 
         Args:
@@ -115,10 +116,10 @@ class Recorder:
         begins = np.append(True, (block[1:] != block[:-1]) | frees[:-1])
         ends = np.append(begins[1:], True)
         only_freed = begins & frees
-        made = Uses(block[ends], np.where(only_freed, NEVER, row)[begins], row[ends], frees[ends])
+        made = BlockUses(block[ends], np.where(only_freed, NEVER, row)[begins], row[ends], frees[ends])
         rest = stretches.of(~touched)
         order = np.argsort(np.append(rest.block, made.block), kind="stable")
-        return Uses(
+        return BlockUses(
             np.append(rest.block, made.block)[order], np.append(rest.first, made.first)[order],
             np.append(rest.last, made.last)[order], np.append(rest.frees, made.frees)[order],
         )  # fmt: skip
@@ -133,7 +134,7 @@ class ScheduledFragment(NamedTuple):
         micro_batch: which one it works on.
     """
 
-    uses: Uses
+    uses: BlockUses
     start: int
     micro_batch: int
 
@@ -168,14 +169,16 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """Block, first and last instruction."""
 
 
-def _of_scope(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], scope: BlockLifetime) -> dict[int, Uses]:
+def _of_scope(
+    blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], scope: BlockLifetime
+) -> dict[int, BlockUses]:
     """Uses of the blocks of one scope, for each of the different fragments that has any, by its identity."""
     different = {id(fragment.uses): fragment.uses for fragment in fragments}
     within = {key: uses.of(blocks.scope[uses.block] == scope) for key, uses in different.items()}
     return {key: uses for key, uses in within.items() if len(uses.block)}
 
 
-def _turns(uses: Uses) -> list[Uses]:
+def _turns(uses: BlockUses) -> list[BlockUses]:
     """The first stretch of every block, the second, and so on."""
     if not len(uses.block):
         return []
@@ -191,7 +194,7 @@ class _Group(NamedTuple):
     """Micro-batches that run one fragment: its place among the passes of a micro-batch, uses, who, from where."""
 
     place: int
-    uses: Uses
+    uses: BlockUses
     which: NDArray[np.int64]
     start: NDArray[np.int64]
 

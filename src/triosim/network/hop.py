@@ -18,12 +18,12 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck, Task
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Stuck, Task
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.hardware.system import System
 from triosim.network.routes import Router
-from triosim.schedule.hop import NEVER, Course, Decisions, Drop, Hop, Jump, decide, gaps
+from triosim.schedule.hop import NEVER, Decisions, DroppedUpdate, Hop, HopTimes, SkippedIterations, decide, gaps
 
 _COURSES_TRIED = 10_000
 """Runs after which there is a defect: a job has fewer decisions than that."""
@@ -43,7 +43,7 @@ class HopRun:
     """
 
     hop: Hop
-    course: Course
+    course: HopTimes
     decisions: Decisions
     transfers: int
     runs: int
@@ -129,9 +129,9 @@ def _settle(hop: Hop, wires: EngineNetwork, ticks: NDArray[np.int64], size: int,
     raise AssertionError("no course of the Hop job agrees with its own decisions")
 
 
-def _tick(decision: Jump | Drop, course: Course) -> int:
+def _tick(decision: SkippedIterations | DroppedUpdate, course: HopTimes) -> int:
     """When a decision would have been made that was not, :data:`NEVER` if the run did not come to it."""
-    if isinstance(decision, Drop):
+    if isinstance(decision, DroppedUpdate):
         return int(course.turn[decision.edge, decision.iteration])
     asked = course.computed[decision.worker, decision.after]
     return int(course.reduced[decision.worker, decision.after]) if asked else NEVER
@@ -152,8 +152,8 @@ class _Job:
         for edge, (sender, receiver) in enumerate(self.edges):
             self.leaving[sender].append(edge)
             self.coming[receiver].append(edge)
-        self.jumps = {(d.worker, d.after): d.to for d in decisions if isinstance(d, Jump)}
-        self.drops = {(d.edge, d.iteration) for d in decisions if isinstance(d, Drop)}
+        self.jumps = {(d.worker, d.after): d.to for d in decisions if isinstance(d, SkippedIterations)}
+        self.drops = {(d.edge, d.iteration) for d in decisions if isinstance(d, DroppedUpdate)}
         self.transfers = 0
 
         self.rows: list[tuple[int, int, int, int]] = []  # kind, stream, amount, what
@@ -186,10 +186,10 @@ class _Job:
             tokens=np.full(len(self.edges), self.hop.tokens or 0, np.int64),
         )
 
-    def course(self, played: Played) -> Course:
+    def course(self, played: GraphRun) -> HopTimes:
         """When everything happened."""
         last = played.finish[self.reduce[:, -1]]
-        return Course(
+        return HopTimes(
             np.column_stack([_at(played.finish, self.enter), last]),
             _at(played.finish, self.reduce),
             self.computed,

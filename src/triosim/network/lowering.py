@@ -1,6 +1,6 @@
 """From programs of rank classes to one graph of tasks for the engine: who is where, and what meets what.
 
-Ranks that nothing tells apart are one cell (:mod:`triosim.network.cells`) and are put into the graph once.
+Ranks that nothing tells apart are one cell (:mod:`triosim.network.rank_classes`) and are put into the graph once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
-from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Played, Task
-from triosim.network.cells import RankClasses, refine, separate, weights
+from triosim.engine.graph import Collective, EngineNetwork, Graph, GraphRun, Pattern, Task
 from triosim.network.placement import Placement
+from triosim.network.rank_classes import RankClasses, refine, separate, weights
 from triosim.network.routes import Router
-from triosim.network.traffic import CommunicationModel, GroupClass, Routes, Shape, Talk, classes, find_routes, talk
-from triosim.partition.mesh import Digit, Mesh
+from triosim.network.traffic import (
+    ClassTraffic,
+    CommunicationModel,
+    GroupClass,
+    Routes,
+    Shape,
+    classes,
+    find_routes,
+    talk,
+)
+from triosim.partition.mesh import Mesh, RankDigit
 from triosim.schedule.program import STREAMS, Op, Program
 
 _TASKS = np.zeros(len(Op), np.int8)
@@ -32,8 +41,8 @@ _TASKS[[Op.SEND, Op.FETCH, Op.STORE]] = Task.TRANSFER
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A job as the engine plays it, and how to find its parts again.
+class LoweredJob:
+    """A job as a graph of the engine, and how to find its parts again.
 
     Attributes:
         graph: the tasks; those of one cell are contiguous, in program order.
@@ -65,7 +74,7 @@ class Lowered:
     sources: tuple[str, ...]
     gap: NDArray[np.int64]
 
-    def worked(self, played: Played) -> Played:
+    def worked(self, played: GraphRun) -> GraphRun:
         """When the work of each task was done, the gap after it left out."""
         return replace(played, finish=played.finish - self.gap) if self.gap.any() else played
 
@@ -87,7 +96,7 @@ class Lowered:
 
 def lower(
     programs: Sequence[Program], placement: Placement, router: Router, means: CommunicationModel, fold: bool = True
-) -> Lowered:
+) -> LoweredJob:
     """Instantiate the programs on their devices.
 
     Args:
@@ -132,7 +141,7 @@ class JobMeetings:
     Attributes:
         sends: (program, peer stage, bytes) -> route of each of its cells.
         fetches: (program, row of its places, whether it is a STORE) -> the same.
-        cell, link, wires, ranks, program, groups, how, sources: as of :class:`Lowered`.
+        cell, link, wires, ranks, program, groups, how, sources: as of :class:`LoweredJob`.
         collectives: of all cells of groups.
         endpoints: who takes part in them, group by group.
     """
@@ -159,9 +168,9 @@ class JobMeetings:
 
 @kept(8)
 def _meeting(
-    talks: tuple[Talk, ...],
+    talks: tuple[ClassTraffic, ...],
     axes: tuple[tuple[str, int], ...],
-    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
+    derived: tuple[tuple[str, tuple[RankDigit, ...]], ...],
     devices: bytes,
     router: Router,
     means: CommunicationModel,
@@ -280,7 +289,7 @@ class _Lowering:
         self.instances: list[NDArray] = []
         self.instances_made = 0
 
-    def run(self) -> Lowered:
+    def run(self) -> LoweredJob:
         n = int(self.first[-1])
         self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
         self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
@@ -313,7 +322,7 @@ class _Lowering:
             instances=np.concatenate([np.zeros(0, np.int32), *self.instances]).astype(np.int32),
         )
         made = self.meeting
-        return Lowered(
+        return LoweredJob(
             graph, made.wires, self.first, self.program, made.ranks, self.cell, made.link, self.group,
             made.groups, self.pair, made.how, made.sources, gap,
         )  # fmt: skip

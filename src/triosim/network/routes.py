@@ -14,11 +14,11 @@ from triosim.core.errors import InputError
 from triosim.core.units import MOST_TICKS, picoseconds, whole_ticks
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork
 from triosim.hardware.system import System, Tier
-from triosim.network.alike import SystemParts, levels
-from triosim.network.neighbours import NextDoor
+from triosim.network.direct_links import DirectLinks
+from triosim.network.route_batch import RouteBatch
 from triosim.network.routing import Routing, routing_of
 from triosim.network.search import Onward, RouteSearch, lowest, numbered, numbers
-from triosim.network.walks import Walks
+from triosim.network.system_parts import SystemDecomposition, levels
 
 _FEW = 16
 """Up to so many routes are found faster one by one than by looking for pairs that are alike."""
@@ -39,14 +39,14 @@ def router_of(system: System) -> Router:
     return Router(system)
 
 
-Shortcut = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], Walks]]
+Shortcut = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], RouteBatch]]
 
 
 class Router:
     """Routes between the nodes of a System, devices, hosts and the pool alike.
 
     What the best routes are is said in :mod:`triosim.network.search`; which of them is taken, by the routing.  Of many
-    pairs only those are searched that are not alike (see :mod:`triosim.network.alike`).
+    pairs only those are searched that are not alike (see :mod:`triosim.network.system_parts`).
 
     Args:
         system: the machine.
@@ -93,7 +93,7 @@ class Router:
         found = self._walks(source, target, which).edges
         return self._with_given(source, target, found) if self._given else found
 
-    def _walks(self, source: NDArray, target: NDArray, which: NDArray, level: int = 0) -> Walks:
+    def _walks(self, source: NDArray, target: NDArray, which: NDArray, level: int = 0) -> RouteBatch:
         """The best routes by their number among those that are equal."""
         if len(source) <= _FEW or level == len(self._levels):
             return self._searched(source, target, which)
@@ -103,7 +103,7 @@ class Router:
         alone = np.flatnonzero(~parts.hold(walks)[sort])
         if len(alone):
             sort[alone] = len(first) + np.arange(len(alone))
-            walks = Walks.joined([walks, self._walks(source[alone], target[alone], which[alone], level + 1)])
+            walks = RouteBatch.joined([walks, self._walks(source[alone], target[alone], which[alone], level + 1)])
         return parts.carried(walks, sort, source, target)
 
     def _counts(self, source: NDArray, target: NDArray, level: int = 0) -> NDArray[np.int64]:
@@ -114,7 +114,7 @@ class Router:
         first, sort = self._levels[level].alike(source, target, self._apart(source, target))
         return self._counts(source[first], target[first], level + 1)[sort]
 
-    def _searched(self, source: NDArray, target: NDArray, which: NDArray) -> Walks:
+    def _searched(self, source: NDArray, target: NDArray, which: NDArray) -> RouteBatch:
         """Walks between pairs of which none is known to be like another."""
         if len(source) <= _FEW or self.routing.spreads:  # who chooses among equal routes needs all of them
             return self._one_by_one(source, target, which)
@@ -127,14 +127,14 @@ class Router:
             left = np.delete(left, done)
         rest = np.setdiff1d(np.arange(len(source)), np.concatenate(rows))
         found.append(self._one_by_one(source[rest], target[rest], which[rest]))
-        return Walks.joined(found).take(np.argsort(np.concatenate([*rows, rest])))
+        return RouteBatch.joined(found).take(np.argsort(np.concatenate([*rows, rest])))
 
-    def _one_by_one(self, source: NDArray, target: NDArray, which: NDArray) -> Walks:
+    def _one_by_one(self, source: NDArray, target: NDArray, which: NDArray) -> RouteBatch:
         pairs = zip(source.tolist(), target.tolist(), which.tolist(), strict=True)
         found = [self._chosen(*pair) for pair in pairs]
         forks = Ragged.of([[lower for lower, _ in forks] for _, forks in found])
         others = np.array([higher for _, forks in found for _, higher in forks], np.int64)
-        return Walks(source, target, Ragged.of([edges for edges, _ in found], np.int32), forks, others)
+        return RouteBatch(source, target, Ragged.of([edges for edges, _ in found], np.int32), forks, others)
 
     def _chosen(self, source: int, target: int, which: int) -> _Chosen:
         key = (source, target, which)
@@ -179,16 +179,16 @@ class Router:
         return Ragged.stacked([found, Ragged.of([self._given[pair] for pair in laid.values()], np.int32)]).take(rows)
 
     @cached_property
-    def _levels(self) -> list[SystemParts]:
+    def _levels(self) -> list[SystemDecomposition]:
         return levels(self.system, self.system.edge_tier)
 
     @cached_property
     def _shortcuts(self) -> list[Shortcut]:
         """Ways to find the routes of some pairs together: rows of these pairs, and the walks between them."""
-        from triosim.network.hops import Hops
+        from triosim.network.scale_up_routes import ScaleUpRoutes
 
-        hops = Hops.of(self.system)
-        return [NextDoor(self.system).walks, *([hops.walks] if hops else [])]
+        hops = ScaleUpRoutes.of(self.system)
+        return [DirectLinks(self.system).walks, *([hops.walks] if hops else [])]
 
     @cached_property
     def _outside(self) -> RouteSearch:

@@ -36,8 +36,8 @@ class RouteSearch:
     """
 
     def __init__(self, system: System, without: Tier | None = None) -> None:
-        self._forth = _Ways(system.leaving, system.edge_target, system.edge_tier, without)
-        self._back = _Ways(system.entering, system.edge_source, system.edge_tier, without)
+        self._forth = _AdjacencyLists(system.leaving, system.edge_target, system.edge_tier, without)
+        self._back = _AdjacencyLists(system.entering, system.edge_source, system.edge_tier, without)
         self._from: dict[int, _Dijkstra] = {}
         self._to: dict[int, _Dijkstra] = {}
 
@@ -50,7 +50,7 @@ class RouteSearch:
         return _meet(self._from[source], self._to[target])
 
 
-class _Ways:
+class _AdjacencyLists:
     """The edges at each node as ``(edge, node at its other end, cost)``, looked up when first asked for."""
 
     def __init__(
@@ -84,7 +84,7 @@ class _Dijkstra:
         ahead: nodes reached but not settled, nearest first.
     """
 
-    def __init__(self, start: int, ways: _Ways) -> None:
+    def __init__(self, start: int, ways: _AdjacencyLists) -> None:
         self._ways = ways
         self.cost = {start: 0}
         self.by: dict[int, list[tuple[int, int]]] = {start: []}

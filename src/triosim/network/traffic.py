@@ -16,8 +16,8 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
 from triosim.hardware.system import System, Tier
-from triosim.network.cells import Traffic, alike
 from triosim.network.placement import Placement
+from triosim.network.rank_classes import Traffic, alike
 from triosim.network.routes import Router
 from triosim.schedule.program import COLLECTIVES, Op, Program
 
@@ -122,8 +122,8 @@ class Routes:
     sources: tuple[str, ...]
 
 
-class Talk(NamedTuple):
-    """All that a rank class has to say to others, however often: what routes depend on.
+class ClassTraffic(NamedTuple):
+    """All transfers of a rank class, however often: what routes depend on.
 
     Plain values, so that equal talks are equal keys.
 
@@ -156,7 +156,7 @@ class Talk(NamedTuple):
         return np.frombuffer(self.calls[axis], np.int64).reshape(-1, 3)
 
 
-def talk(program: Program, axes: int) -> tuple[Talk, dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+def talk(program: Program, axes: int) -> tuple[ClassTraffic, dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
     """What a program has to say along so many axes.
 
     Returns:
@@ -174,7 +174,7 @@ def talk(program: Program, axes: int) -> tuple[Talk, dict[int, tuple[NDArray[np.
         calls.append(found.tobytes())
         if len(rows):
             order[number] = (rows, which)
-    said = Talk(
+    said = ClassTraffic(
         stage=program.stage, ranks=np.ascontiguousarray(program.ranks, np.int32).tobytes(),
         along=int(program.axis[sends[0]]) if len(sends) else -1, sends=tuple(map(tuple, about.tolist())),
         moves=tuple((place, bool(stores)) for place, stores in moved.tolist()), places=program.places,
@@ -209,7 +209,9 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
 _MOST_CODES = 2**62
 
 
-def find_routes(talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> Routes:
+def find_routes(
+    talks: Sequence[ClassTraffic], placement: Placement, router: Router, means: CommunicationModel
+) -> Routes:
     """All routes on which rank classes send.
 
     Raises:
@@ -265,7 +267,9 @@ class _RouteColumns:
 class _Survey:
     """Goes through what the classes say and notes every route once."""
 
-    def __init__(self, talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> None:
+    def __init__(
+        self, talks: Sequence[ClassTraffic], placement: Placement, router: Router, means: CommunicationModel
+    ) -> None:
         self.talks, self.placement, self.router, self.means = talks, placement, router, means
         self.system = router.system
         self.ranks = [said.members for said in talks]

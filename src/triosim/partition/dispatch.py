@@ -13,6 +13,9 @@ Of ``T`` tokens of ``h`` elements that take ``k`` experts each, a rank sends, it
   rank, both at the same time in chunks: ``T s h`` between servers and ``T r h`` within (DeepSeek-V3, arXiv:2412.19437,
   section 3.2.2; DeepEP's normal kernels).
 
+With ``fp8`` rows go to the experts, and gradients in the backward, in 8 bits with a float32 for every 128 elements, and
+come back as they are computed (the same paper, section 3.3.3).  The cast is left out: products in FP8 need it anyway.
+
 ``s`` servers and ``r`` ranks are what ``k`` different experts are expected to lie on, all alike: of ``P`` places of
 ``m`` experts each, ``P (1 - C(E - m, k) / C(E, k))``; with a limit of ``M`` servers a token takes its experts among
 those of ``M`` (node-limited routing, the same section 2.1.2).
@@ -28,6 +31,9 @@ from triosim.core.errors import PlanError
 from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 
 Style = Literal["alltoall", "allgather", "2dh", "deepep"]
+ElementType = Literal["same", "fp8"]
+FP8_BITS = 8 + 32 / 128
+"""Of an element and its part of a scale (DeepSeek-V3, section 3.3.2: tiles of 1 x 128)."""
 
 
 class DispatchHop(NamedTuple):
@@ -60,6 +66,7 @@ class Dispatch:
         within, between: rows of the axes of its ranks on one server, and of those of the same place on all its servers.
         near: ranks on one server; 0 where that does not matter.
         limit: servers whose experts a token may take; 0 for any.
+        element_type: in what rows travel to the experts.
     """
 
     style: Style
@@ -69,6 +76,11 @@ class Dispatch:
     between: int = -1
     near: int = 0
     limit: int = 0
+    element_type: ElementType = "same"
+
+    def there(self, width: float) -> float:
+        """Bytes of an element on its way to the experts; ``width`` are those in which it is computed."""
+        return width if self.element_type == "same" else FP8_BITS / 8
 
     def hops(self, experts: int, chosen: float) -> list[DispatchHop]:
         """The collectives on the way to the experts, in order.

@@ -141,14 +141,17 @@ def spread(
         hops = dispatch.hops(one.experts, one.chosen) if size > 1 else []
         if etp > 1:
             hops.append(DispatchHop(etp_axis, ALL_GATHER, REDUCE_SCATTER, etp * one.chosen, fills=True))
-        row = one.elements * float(width[one.given]) / one.chosen
-        bytes_ = [math.ceil(row * hop.times * (more if hop.there != ALL_GATHER or hop.fills else 1)) for hop in hops]
-        there, back = list(zip(hops, bytes_, strict=True)), list(zip(hops, bytes_, strict=True))[::-1]
+        row, own = one.elements / one.chosen, float(width[one.given])
+        rows = [row * hop.times * (more if hop.there != ALL_GATHER or hop.fills else 1) for hop in hops]
+        there = [math.ceil(n * dispatch.there(own)) for n in rows]
+        back = [math.ceil(n * own) for n in rows]
         sent += [
-            Transfer(one.sent_after, one.rows[0], hop.there, hop.axis, n, one.given, hop.beside) for hop, n in there
+            Transfer(one.sent_after, one.rows[0], hop.there, hop.axis, n, one.given, hop.beside)
+            for hop, n in zip(hops, there, strict=True)
         ]
         sent += [
-            Transfer(one.back_after, one.needed_before, hop.back, hop.axis, n, one.made, hop.beside) for hop, n in back
+            Transfer(one.back_after, one.needed_before, hop.back, hop.axis, n, one.made, hop.beside)
+            for hop, n in zip(hops[::-1], back[::-1], strict=True)
         ]
     values = _cut(trace.values, held, size)
     if (size * etp > 1 or capacity) and any(more * etp != 1 for more in fullest):

@@ -6,7 +6,8 @@ The step becomes another step, with these operators in it; time and memory follo
   (``AccumulateGrad`` of PyTorch, from the second micro-batch on), or in float32 *main gradients* that are there
   throughout: 4 bytes a parameter more, in exchange for the 16-bit gradients, which then live only until they are added
   (Megatron-LM's ``accumulate_allreduce_grads_in_fp32``, DeepSpeed's ``BF16_Optimizer``).  Megatron-LM's
-  ``gradient_accumulation_fusion`` lets the product that makes a weight's gradient add it.
+  ``gradient_accumulation_fusion`` lets the product that makes a weight's gradient add it, to main gradients of either
+  type.
 * Before the optimizer, float16 gradients are copied to float32 by those who keep master weights of their own
   (Megatron-LM's ``_copy_model_grads_to_main_grads``, Apex), which is what the rest works on; the copies are freed after
   the step.  Gradients are checked and unscaled (float16 with a scaled loss), their norm is found, and they are
@@ -62,7 +63,7 @@ def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: boo
     if not sharded:
         if mode != "parameter":
             for g in found:
-                edit.to_main(g, latest, fused=mode == "float32-fused")
+                edit.to_main(g, latest, mode.startswith("float32"), fused=mode.endswith("-fused"))
         elif several:
             for g in found:
                 edit.add_in_place(g, latest)
@@ -81,9 +82,10 @@ def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: boo
 
 
 def _mode(trace: Trace, stack: Stack) -> str:
-    """Where gradients are added up: main gradients are those of bfloat16 parameters."""
-    half = bool(np.any(trace.values.dtype[trace.weights()] == DTYPE_CODE["bfloat16"]))
-    return stack.gradients if half else "parameter"
+    """Where gradients are added up: those of float16 parameters in no wider type."""
+    types = set(trace.values.dtype[trace.weights()].tolist())
+    brain, half = (DTYPE_CODE[name] in types for name in ("bfloat16", "float16"))
+    return stack.gradients if brain or (half and not stack.gradients.startswith("float32")) else "parameter"
 
 
 def often(trace: Trace, stack: Stack, micro_batches: int) -> NDArray[np.float64]:
@@ -189,19 +191,18 @@ class _Edit:
         """Each micro-batch's gradient is added to what is there, in its own type."""
         self._accumulate(g, latest, int(self.dtype[latest[g.parameter]]))
 
-    def to_main(self, g: Gradient, latest: dict[int, int], fused: bool) -> None:
-        """Gradients are added up in float32, by the product that makes them where ``fused``."""
-        operators, single = self.trace.operators, DTYPE_CODE["float32"]
-        if int(self.dtype[latest[g.parameter]]) not in _SIXTEEN:
-            self._accumulate(g, latest, single)
-            return
-        if not fused or operators.name[g.ready] not in _PRODUCTS or len(self.outputs[g.ready]) != 1:
-            self._accumulate(g, latest, single)
+    def to_main(self, g: Gradient, latest: dict[int, int], single: bool, fused: bool) -> None:
+        """Gradients are added to what is there throughout, in float32 where ``single``, by products where ``fused``."""
+        operators, own = self.trace.operators, int(self.dtype[latest[g.parameter]])
+        dtype = DTYPE_CODE["float32"] if single else own
+        product = operators.name[g.ready] in _PRODUCTS and len(self.outputs[g.ready]) == 1
+        if own not in _SIXTEEN or not fused or not product:
+            self._accumulate(g, latest, dtype)
             return
         made = self.outputs[g.ready][0]
-        before = self.value(made, g.storage, 0, single, g.parameter, Category.GRADIENT)
+        before = self.value(made, g.storage, 0, dtype, g.parameter, Category.GRADIENT)
         for value in self.on[g.storage]:
-            self.dtype[value], self.version[value] = single, self.version[value] + 1
+            self.dtype[value], self.version[value] = dtype, self.version[value] + 1
         self.inputs[g.ready] = [*self.inputs[g.ready], before]
         self.roles[g.ready] = [*self.roles[g.ready], self._role(ACCUMULATOR)]
         self.changed = True

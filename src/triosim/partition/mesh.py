@@ -23,7 +23,7 @@ M = TypeVar("M", bound="Mesh")
 Ranks = TypeVar("Ranks", int, NDArray[np.int64])
 
 
-class Digit(NamedTuple):
+class RankDigit(NamedTuple):
     """Part of a rank number: ``rank // stride % size``."""
 
     stride: int
@@ -41,7 +41,7 @@ class Mesh:
     """
 
     axes: tuple[tuple[str, int], ...]
-    derived: tuple[tuple[str, tuple[Digit, ...]], ...] = field(default=(), kw_only=True)
+    derived: tuple[tuple[str, tuple[RankDigit, ...]], ...] = field(default=(), kw_only=True)
     server: int = field(default=0, kw_only=True)
 
     @property
@@ -58,12 +58,12 @@ class Mesh:
         """The row of an axis in :attr:`names`."""
         return self.names.index(axis)
 
-    def digits(self, axis: str) -> tuple[Digit, ...]:
+    def digits(self, axis: str) -> tuple[RankDigit, ...]:
         """The digits of an axis, outermost first."""
         stride = 1
         for name, size in reversed(self.axes):
             if name == axis:
-                return (Digit(stride, size),)
+                return (RankDigit(stride, size),)
             stride *= size
         return dict(self.derived)[axis]
 
@@ -105,19 +105,19 @@ class Mesh:
         if whole != asked:
             sizes = " x ".join(f"{name} {size}" for name, size in into)
             raise PlanError(f"{sizes} makes {asked} ranks, but {' x '.join(axes)} has {whole}")
-        found: list[tuple[str, tuple[Digit, ...]]] = []
+        found: list[tuple[str, tuple[RankDigit, ...]]] = []
         for name, size in reversed(into):
-            own: list[Digit] = []
+            own: list[RankDigit] = []
             while size > 1:
                 stride, left = digits.pop()
                 taken = min(size, left)
                 if size % taken or left % taken:
                     raise PlanError(f"{name} {size} and what it is cut from, {left}, do not divide each other")
-                own.insert(0, Digit(stride, taken))
+                own.insert(0, RankDigit(stride, taken))
                 size //= taken
                 if left > taken:
-                    digits.append(Digit(stride * taken, left // taken))
-            found.insert(0, (name, tuple(own) or (Digit(1, 1),)))
+                    digits.append(RankDigit(stride * taken, left // taken))
+            found.insert(0, (name, tuple(own) or (RankDigit(1, 1),)))
         return replace(self, derived=(*self.derived, *found))
 
     def position(self, rank: Ranks, axis: str) -> Ranks:

@@ -17,7 +17,7 @@ from triosim.partition.mesh import Mesh
 from triosim.partition.propagate import propagate
 from triosim.partition.rule import Placing, Rule
 from triosim.partition.step import Step
-from triosim.trace.repeated import ROOM, Repeated
+from triosim.trace.repeated import ROOM, RepeatedTrace
 from triosim.trace.tables import Trace
 
 LEAST_SHARE = 0.02
@@ -26,7 +26,7 @@ MOST_NOTES = 4
 """Refusals that are told."""
 
 
-def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule], of: Repeated | None = None) -> Step:
+def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule], of: RepeatedTrace | None = None) -> Step:
     """One rank's share of a step.
 
     Args:
@@ -56,7 +56,7 @@ def _whole(trace: Trace) -> Step:
 
 
 @kept(64, room=ROOM, size=lambda step: len(step.trace))
-def along_axis(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int, of: Repeated | None) -> Step:
+def along_axis(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int, of: RepeatedTrace | None) -> Step:
     """The share of a step, as other axes have divided it, on another axis.
 
     Args:
@@ -102,7 +102,7 @@ def along_axis(step: Step, name: str, size: int, rules: Sequence[Rule], axis: in
     return replace(share, transfers=sent.with_more(share.transfers), homes=homes, notes=(*step.notes, *told))
 
 
-def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int], of: Repeated | None) -> list[str]:
+def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int], of: RepeatedTrace | None) -> list[str]:
     """What is left whole on every rank, and why where that is known; not what the user leaves whole.
 
     Weights of one dimension (norms, biases) stay whole in every division and are not told.

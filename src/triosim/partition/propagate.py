@@ -21,7 +21,7 @@ from triosim.core.errors import PlanError
 from triosim.operators import NO_LABEL
 from triosim.partition.facts import FOLLOWS, Facts
 from triosim.partition.local_trace import LocalTrace
-from triosim.partition.outcome import Outcome, Outcomes
+from triosim.partition.operator_sharding import OperatorSharding, OperatorShardings
 from triosim.partition.placements import PARTIAL, REPLICATE, VARYING, Partial, Placement, Replicate, Shard, Varying
 from triosim.partition.rule import Placing
 from triosim.partition.step import Step
@@ -64,7 +64,7 @@ class _Walk:
         self.summand_of = {value: copy for copy, value in self.origin.items()}
         """What another axis adds up -> the summands that an operator makes instead."""
         self.rests = placing.stationary == "weights" and bool(placing.resting)
-        self.outcomes = Outcomes(facts, placing.size)
+        self.outcomes = OperatorShardings(facts, placing.size)
         self.weights = dict(placing.weights)  # parameter -> dimension, growing as biases and norms follow
         self.placed: dict[int, Placement] = {}
         self.latest: dict[int, int] = {}  # storage -> the value last written or seen there
@@ -119,7 +119,7 @@ class _Walk:
         resting, of_layer = self._resting(row, before)
         found = self.outcomes(row, before, self.placing.losses_divided, resting, of_layer)
         if found.gather and facts.dims(row).creates:  # reads a shape, no elements
-            found = Outcome([REPLICATE] * len(facts.outputs[row]))
+            found = OperatorSharding([REPLICATE] * len(facts.outputs[row]))
         while found.gather:
             for at in found.gather:
                 local[at] = self._whole(reads[at], row)
@@ -176,7 +176,7 @@ class _Walk:
             if isinstance(self.placed[value], Partial):
                 self.summed.setdefault(facts.storage[value], []).append(row)
 
-    def _take(self, row: int, found: Outcome, local: list[int]) -> None:
+    def _take(self, row: int, found: OperatorSharding, local: list[int]) -> None:
         """Use only the own part of Replicate inputs; biases and norms are Shard for good."""
         facts = self.facts
         for at, own in found.take.items():
@@ -376,7 +376,7 @@ class _Walk:
         of_layer = bool(found) and row not in self.placing.own
         return found, of_layer and (self.facts.multiplies(row) or self.facts.gathered_first(row))
 
-    def _rested(self, row: int, before: list[Placement], found: Outcome) -> Outcome:
+    def _rested(self, row: int, before: list[Placement], found: OperatorSharding) -> OperatorSharding:
         """What is looked up of a table that every rank has is looked up for the own part only."""
         facts = self.facts
         made = facts.outputs[row][0]
@@ -391,7 +391,7 @@ class _Walk:
                 if own is not None and own.size % self.placing.size == 0:
                     parts = self.outcomes(row, [own if j == i else p for j, p in enumerate(before)])
                     if not parts.gather:
-                        return Outcome(parts.outputs, take={**parts.take, i: own})
+                        return OperatorSharding(parts.outputs, take={**parts.take, i: own})
         return found
 
     # --- transfers ----------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.core.relations import Change, Changed, RelatedTable, changed
+from triosim.core.relations import Change, ChangedTables, RelatedTable, changed
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling
 from triosim.partition.step import Step
 from triosim.partition.transfers import Transfers
-from triosim.trace.repeated import PATTERN, Repeated, Units, differing, tables_of, tiled_all, trace_of
+from triosim.trace.repeated import PATTERN, RepeatedTrace, RepeatedUnits, differing, tables_of, tiled_all, trace_of
 from triosim.trace.tables import Trace, Values
 
 Counts = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -22,8 +22,8 @@ Counts = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class LongStep:
-    """A step of all blocks, and where it comes from.
+class RepeatedStep:
+    """A step of all blocks, repeated from a short one.
 
     Attributes:
         step: one rank's share.
@@ -36,7 +36,7 @@ class LongStep:
     spanning: NDArray[np.int64]
 
 
-def long_step(of: Repeated, step: Step, short: Trace, long: Trace) -> LongStep:
+def long_step(of: RepeatedTrace, step: Step, short: Trace, long: Trace) -> RepeatedStep:
     """One rank's share of the long step.
 
     Args:
@@ -50,7 +50,7 @@ def long_step(of: Repeated, step: Step, short: Trace, long: Trace) -> LongStep:
     if step.root_only:
         raise NotRepeating("operators that only the first replica runs")
     if step.trace is step.homes and step.homes is short:
-        units = Units.of(short, of.unit)
+        units = RepeatedUnits.of(short, of.unit)
         made = of.tiled(tables_of(short, units), tiled_all(units, of.copies))
         found = replace(step, trace=long, homes=long)
     else:
@@ -65,10 +65,10 @@ def long_step(of: Repeated, step: Step, short: Trace, long: Trace) -> LongStep:
         found = _step(step, made, (long.operators.flop, long.operators.bytes))
         if step.homes is short:
             found = replace(found, homes=long)
-    return LongStep(found, made.change["operators"].source, made.spanning["operators"])
+    return RepeatedStep(found, made.change["operators"].source, made.spanning["operators"])
 
 
-def _check(of: Repeated, step: Step, labels: dict[str, NDArray[np.int64]]) -> None:
+def _check(of: RepeatedTrace, step: Step, labels: dict[str, NDArray[np.int64]]) -> None:
     """Check that the share of the short step is what its units but one say.
 
     Raises:
@@ -90,13 +90,13 @@ def _changes(labels: dict[str, NDArray[np.int64]], change: Callable[[NDArray[np.
 
 def _labels(step: Step, modules: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Units of all tables of a step."""
-    homes = Units.of(step.homes, modules)
-    local = Units.of(step.trace, modules, homes, step.origin)
+    homes = RepeatedUnits.of(step.homes, modules)
+    local = RepeatedUnits.of(step.trace, modules, homes, step.origin)
     sent, operators = step.transfers, np.append(local.operators, NO_UNIT)  # the last for none, and for after all
     at = np.where(sent.after >= 0, sent.after, sent.before)
     count = len(homes.values)
     return {
-        **{f.name: getattr(local, f.name) for f in fields(Units)},
+        **{f.name: getattr(local, f.name) for f in fields(RepeatedUnits)},
         "homes": local.operators, "home values": homes.values, "home storages": homes.storages,
         "transfers": operators[at], "origin": local.values[count : count + len(step.origin)],
         "apart": local.values[sorted(step.apart)],
@@ -111,7 +111,7 @@ def _tables(step: Step, labels: dict[str, NDArray[np.int64]]) -> dict[str, Relat
 
     homes = step.homes.operators
     return {
-        **tables_of(step.trace, Units(**{f.name: labels[f.name] for f in fields(Units)})),
+        **tables_of(step.trace, RepeatedUnits(**{f.name: labels[f.name] for f in fields(RepeatedUnits)})),
         "homes": RelatedTable(
             labels["homes"], {"args": homes.args, "inputs": homes.inputs, "outputs": homes.outputs},
             {"inputs": "home values", "outputs": "home values"},
@@ -130,7 +130,7 @@ def _tables(step: Step, labels: dict[str, NDArray[np.int64]]) -> dict[str, Relat
     }  # fmt: skip
 
 
-def _step(step: Step, made: Changed, counts: Counts) -> Step:
+def _step(step: Step, made: ChangedTables, counts: Counts) -> Step:
     """A changed step; ``counts`` are those of the undivided one."""
     trace = trace_of(step.trace, made)
     values = Values(**made.columns["home values"])

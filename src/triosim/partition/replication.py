@@ -17,7 +17,7 @@ from triosim.partition.local_steps import OuterStep
 from triosim.partition.mesh import Mesh
 from triosim.partition.residence import GatheredModules, HostStay
 from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, COLLECTIVES, REDUCE_SCATTER
-from triosim.partition.travel import Travel
+from triosim.partition.wire_format import WireFormat
 from triosim.trace.tables import Category
 
 
@@ -97,7 +97,7 @@ class Replication:
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
     compression: GradientCompression | None = None
-    travel: Travel = field(default_factory=Travel)
+    travel: WireFormat = field(default_factory=WireFormat)
     outer: OuterStep | None = None
 
     def stay(self, category: Category) -> HostStay | None:
@@ -119,7 +119,8 @@ class Replication:
 
     def of_apart(self) -> Replication:
         """The placements of parameters of which replicas have different ones."""
-        return replace(self, axis=self.apart, path=(), apart="")
+        reduced = self.path == (("all_reduce", self.axis),)  # whole, though states are Shard: parameters are dealt
+        return replace(self, axis=self.apart, path=(("all_reduce", self.apart),) if reduced else (), apart="")
 
     def sharing(self, mesh: Mesh, weight_bits: float = 16, gradient_bits: float = 16) -> ReplicaSharing:
         """How the parameters that all replicas have are shared among them.

@@ -14,7 +14,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
 from triosim.partition.answers import checked_mesh, checked_replication, checked_step
-from triosim.partition.mesh import Digit, Mesh
+from triosim.partition.mesh import Mesh, RankDigit
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rules.by_module import ByModule
@@ -77,7 +77,7 @@ class JobMesh(Mesh):
 
 @kept(8)
 def _of_stages(
-    axes: tuple[tuple[str, int], ...], derived: tuple[tuple[str, tuple[Digit, ...]], ...]
+    axes: tuple[tuple[str, int], ...], derived: tuple[tuple[str, tuple[RankDigit, ...]], ...]
 ) -> tuple[NDArray[np.int32], ...]:
     """Ranks of each pipeline stage of a mesh."""
     mesh = Mesh(axes, derived=derived)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.mesh import Mesh
@@ -53,7 +53,7 @@ def _sharded(step: Step, shards: int, shards_apart: int, stages: int) -> Step:
     notes = step.notes
     if placed.weights and shards > 1 and not placed.modules.modules and not len(blocks(step.trace)):
         notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
-    trace, cut = step.trace, _Cut.of(step.trace.values, shards, step.apart, shards_apart)
+    trace, cut = step.trace, _ShardedValues.of(step.trace.values, shards, step.apart, shards_apart)
     if stages:
         trace, cut, told = dealt(trace, cut, shards, stages)
         notes = (*notes, told)
@@ -61,7 +61,7 @@ def _sharded(step: Step, shards: int, shards_apart: int, stages: int) -> Step:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _ShardedValues:
     """How values are cut.
 
     Attributes:
@@ -73,12 +73,12 @@ class _Cut:
     dim: NDArray[np.int64]
 
     @staticmethod
-    def of(values: Values, shards: int, apart: frozenset[int], shards_apart: int) -> _Cut:
+    def of(values: Values, shards: int, apart: frozenset[int], shards_apart: int) -> _ShardedValues:
         """Values of parameters of which replicas have different ones, theirs and those of the others."""
         own = np.isin(values.storage, values.storage[sorted(apart)])
         own |= (values.of >= 0) & own[np.maximum(values.of, 0)]
         own |= np.isin(values.storage, values.storage[own])
-        return _Cut(
+        return _ShardedValues(
             np.where(own, shards_apart, shards), shard_dims(values.shape, shards_apart, np.flatnonzero(own).tolist())
         )
 
@@ -87,7 +87,7 @@ ELSEWHERE = 1 << 62
 """Parts of what another rank has as a whole: of each there is next to nothing here."""
 
 
-def dealt(trace: Trace, cut: _Cut, shards: int, stages: int) -> tuple[Trace, _Cut, str]:
+def dealt(trace: Trace, cut: _ShardedValues, shards: int, stages: int) -> tuple[Trace, _ShardedValues, str]:
     """The step of the rank that updates most elements, where parameters are updated one by one and as a whole.
 
     As ``torch.distributed.optim.ZeroRedundancyOptimizer`` and Megatron-LM's layer-wise optimizer do it each of these is
@@ -118,8 +118,9 @@ def dealt(trace: Trace, cut: _Cut, shards: int, stages: int) -> tuple[Trace, _Cu
     elements = values.elements()
     mine = {
         int(values.storage[weight])
-        for some in np.array_split(np.array(order, np.int64), stages)
-        for weight in _fullest(some.tolist(), elements, shards)
+        for ranks in distinct(cut.shards[order]).tolist()  # those that share experts, and all replicas
+        for some in np.array_split(np.array([w for w in order if cut.shards[w] == ranks], np.int64), stages)
+        for weight in _fullest(some.tolist(), elements, ranks)
     }
     others = np.array(sorted(whole - mine), np.int64)
     parts = np.where(np.isin(owner, sorted(mine)), 1, np.where(np.isin(owner, others), ELSEWHERE, cut.shards))
@@ -130,7 +131,7 @@ def dealt(trace: Trace, cut: _Cut, shards: int, stages: int) -> tuple[Trace, _Cu
         f"optimizer: {len(order):,} parameters are updated as a whole, each on one of {shards} ranks, as torch's "
         f"ZeroRedundancyOptimizer deals them: at most {len(mine):,} on one; their gradients are all-reduced"
     )
-    return replace(trace, operators=replace(operators, view=view)), _Cut(parts, cut.dim), told
+    return replace(trace, operators=replace(operators, view=view)), _ShardedValues(parts, cut.dim), told
 
 
 def _owners(values: Values) -> NDArray[np.int64]:
@@ -167,7 +168,7 @@ def shard_dims(shape: Ragged, shards_apart: int, apart: Collection[int]) -> NDAr
     return dim
 
 
-def shard_optimizer(trace: Trace, cut: _Cut, by_rows: bool) -> Trace:
+def shard_optimizer(trace: Trace, cut: _ShardedValues, by_rows: bool) -> Trace:
     """The step with an optimizer that updates one rank's part of every parameter.
 
     Operators of the optimizer work element by element, so each tensor that they touch is replaced by the part of the
@@ -206,7 +207,7 @@ def shard_optimizer(trace: Trace, cut: _Cut, by_rows: bool) -> Trace:
     return count_work(replace(trace, values=extended, operators=operators))
 
 
-def _parts(shape: Ragged, cut: _Cut, by_rows: bool) -> Ragged:
+def _parts(shape: Ragged, cut: _ShardedValues, by_rows: bool) -> Ragged:
     """Shapes of the lowest rank's parts: fewer rows, or as many elements in the first dimension."""
     some = shape.lengths() > 0
     extents, starts = shape.values.astype(np.int64), shape.offsets[:-1][some]
@@ -250,6 +251,8 @@ def resident(
     """
     weights = trace.weights()
     values = trace.values
-    elements = _parts(values.shape, _Cut.of(values, shards, apart, shards_apart), by_rows=True).products()[weights]
+    elements = _parts(values.shape, _ShardedValues.of(values, shards, apart, shards_apart), by_rows=True).products()[
+        weights
+    ]
     size = np.ceil(elements * ITEM_BYTES[values.dtype[weights]]).astype(np.int64)
     return values.storage[weights].astype(np.int64), size

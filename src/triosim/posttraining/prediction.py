@@ -130,7 +130,7 @@ class PostTrainingStep:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _PhaseOutcome:
     """A phase with what it says of memory: bytes by pipeline stage."""
 
     phase: PhaseOfStep
@@ -170,7 +170,7 @@ def predict(
     phases = recipe.phases()
     updates = max(phase.updates for phase in phases)
     plan = _with_samples(plan, recipe.answers, updates)
-    ran: list[_Ran] = []
+    ran: list[_PhaseOutcome] = []
     for phase in phases:
         known = next((r for r in ran if (r.phase.model, r.phase.trains) == (phase.model, phase.trains)), None)
         if known is not None:
@@ -215,14 +215,14 @@ def predict(
     )
 
 
-def _sources(policy: Result, ran: list[_Ran]) -> tuple[str, ...]:
+def _sources(policy: Result, ran: list[_PhaseOutcome]) -> tuple[str, ...]:
     """Those of the policy's update, and of other phases the kinds of them that it has not."""
     kinds = {source.partition(":")[0] for source in policy.sources}
     more = (s for r in ran for s in r.result.sources if s.partition(":")[0] not in kinds)
     return (*policy.sources, *dict.fromkeys(more))
 
 
-def _warnings(ran: list[_Ran], memory: StepMemory) -> tuple[str, ...]:
+def _warnings(ran: list[_PhaseOutcome], memory: StepMemory) -> tuple[str, ...]:
     """Those of all phases, but that one of them does not fit: the step says it of all models together."""
     found = dict.fromkeys(w for r in ran for w in r.result.warnings if not w.startswith(DOES_NOT_FIT))
     return (*found, f"{DOES_NOT_FIT}: times are as if it did") if memory.fits is False else tuple(found)
@@ -265,7 +265,7 @@ def _of_forward(plan: Plan, updates: int) -> Plan:
     )  # fmt: skip
 
 
-def _run(phase: PhaseOfStep, trace: Trace, system: System, plan: Plan, fidelity: Fidelity) -> _Ran:
+def _run(phase: PhaseOfStep, trace: Trace, system: System, plan: Plan, fidelity: Fidelity) -> _PhaseOutcome:
     held: dict[int, int] = {}
 
     def keep(run: Run, placement: Placement, machine: System, step: Trace) -> None:
@@ -280,7 +280,7 @@ def _run(phase: PhaseOfStep, trace: Trace, system: System, plan: Plan, fidelity:
     reserved: dict[int, int] = {}
     for row in result.devices:
         reserved[row.stage] = max(reserved.get(row.stage, 0), row.reserved_bytes)
-    return _Ran(phase, result, held, reserved)
+    return _PhaseOutcome(phase, result, held, reserved)
 
 
 def _beside(model: StepModel, held: Mapping[str, Mapping[int, int]], stage: int) -> int:
@@ -289,7 +289,7 @@ def _beside(model: StepModel, held: Mapping[str, Mapping[int, int]], stage: int)
     return sum(sizes.get(stage, 0) for name, sizes in held.items() if name != own)
 
 
-def _full(ran: _Ran, held: Mapping[str, Mapping[int, int]], model: StepModel) -> dict[int, int]:
+def _full(ran: _PhaseOutcome, held: Mapping[str, Mapping[int, int]], model: StepModel) -> dict[int, int]:
     """What all models hold on each stage while a phase is at its peak."""
     own = POLICY if model.within_policy else model.name
     found = {}
@@ -299,7 +299,7 @@ def _full(ran: _Ran, held: Mapping[str, Mapping[int, int]], model: StepModel) ->
     return found
 
 
-def _row(ran: _Ran, held: Mapping[str, Mapping[int, int]], models: Mapping[str, StepModel]) -> PhaseRow:
+def _row(ran: _PhaseOutcome, held: Mapping[str, Mapping[int, int]], models: Mapping[str, StepModel]) -> PhaseRow:
     phase, result = ran.phase, ran.result
     count = phase.updates * phase.epochs
     low, high = result.interval_s
@@ -310,13 +310,15 @@ def _row(ran: _Ran, held: Mapping[str, Mapping[int, int]], models: Mapping[str, 
     )  # fmt: skip
 
 
-def _model_row(model: StepModel, ran: list[_Ran], held: Mapping[str, Mapping[int, int]]) -> ModelRow:
+def _model_row(model: StepModel, ran: list[_PhaseOutcome], held: Mapping[str, Mapping[int, int]]) -> ModelRow:
     workload = next(r.result.workload for r in ran if r.phase.model == model.name)
     size = max(held.get(model.name, {}).values(), default=0)
     return ModelRow(model.name, workload.name, workload.parameters, model.trained, size)
 
 
-def _memory(ran: list[_Ran], held: Mapping[str, Mapping[int, int]], models: Mapping[str, StepModel]) -> StepMemory:
+def _memory(
+    ran: list[_PhaseOutcome], held: Mapping[str, Mapping[int, int]], models: Mapping[str, StepModel]
+) -> StepMemory:
     found = [(size, r.phase.name, stage) for r in ran for stage, size in _full(r, held, models[r.phase.model]).items()]
     size, phase, stage = max(found, key=lambda row: row[0])
     memory = ran[0].result.memory

@@ -18,12 +18,12 @@ from triosim.composition.residual import CalibratedOverhead, Coefficients, JobSi
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.graph import EngineNetwork, Graph, Played
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.prepare import Progress, prepare
@@ -79,7 +79,7 @@ class Iteration:
         collectives = tuple(replace(c, delay=c.delay + more) for c in self.graph.collectives)
         graph = replace(self.graph, collectives=collectives)
 
-        def again(amount: NDArray[np.int64]) -> Played:
+        def again(amount: NDArray[np.int64]) -> GraphRun:
             return play(replace(graph, amount=amount), self.wires, self.model)
 
         finish = settle(replace(self.tasks, amount=amount, after=gap), again).finish - gap
@@ -87,7 +87,7 @@ class Iteration:
 
 
 def iteration(
-    programs: Sequence[Program], made: Lowered, slowdown: Sequence[float], model: NetworkModel | None = None
+    programs: Sequence[Program], made: LoweredJob, slowdown: Sequence[float], model: NetworkModel | None = None
 ) -> Iteration:
     """What is played for one iteration of a job.
 

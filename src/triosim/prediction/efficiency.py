@@ -18,13 +18,13 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication
 from triosim.kernels.classes import by_name, classify, multiplies
 from triosim.operators import repeated
-from triosim.prediction.prepare import Prepared
+from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Efficiency
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, Trace
 
 
-def efficiency(job: Prepared, seconds: float, tokens_per_s: float | None) -> Efficiency:
+def efficiency(job: CompiledJob, seconds: float, tokens_per_s: float | None) -> Efficiency:
     """How much of what the devices could multiply is used.
 
     Args:

@@ -9,7 +9,7 @@ from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.plan import Plan
-from triosim.prediction.prepare import Prepared, prepare
+from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.tables import Trace
 
 CONTEXT_BYTES = {"gpu": 500 << 20}
@@ -21,7 +21,7 @@ LARGEST = 1 << 24
 
 
 @dataclass(frozen=True)
-class Fullest:
+class TightestMemory:
     """The rank class that is nearest to its device's capacity, or furthest beyond it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Fullest:
         return None if self.capacity_bytes is None else self.needed_bytes <= self.capacity_bytes
 
 
-def fullest(job: Prepared) -> Fullest:
+def fullest(job: CompiledJob) -> TightestMemory:
     """The rank class that decides whether a job fits."""
     return max(
         (
@@ -53,13 +53,13 @@ def fullest(job: Prepared) -> Fullest:
     )
 
 
-def needed(program: int, reserved_bytes: int, device: Accelerator) -> Fullest:
+def needed(program: int, reserved_bytes: int, device: Accelerator) -> TightestMemory:
     """What a program that reserves so much needs of a device."""
     context = CONTEXT_BYTES.get(device.kind, 0) if device.name else 0
-    return Fullest(program, reserved_bytes + context, context, device.memory_bytes)
+    return TightestMemory(program, reserved_bytes + context, context, device.memory_bytes)
 
 
-def largest_batch(workload: Trace, system: System, plan: Plan, job: Prepared) -> int:
+def largest_batch(workload: Trace, system: System, plan: Plan, job: CompiledJob) -> int:
     """The largest batch per replica that fits, 0 if none does; a multiple of the plan's micro-batches.
 
     Memory follows the batch nearly in proportion, so the next batch to try is interpolated between one that fits and

@@ -14,13 +14,13 @@ from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.energy.account import Account
-from triosim.engine.graph import Played
+from triosim.energy.account import EnergyAccount
+from triosim.engine.graph import GraphRun
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
-from triosim.network.cells import alike
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.network.placement import Placement
+from triosim.network.rank_classes import alike
 from triosim.prediction.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, MemoryCurve, Peak, StageRow
 from triosim.prediction.timeline import LinkUse, MemoryTrack, PowerTrack, Slices, Timeline
 from triosim.schedule.program import COLLECTIVES, Op, Program
@@ -38,8 +38,8 @@ class Run:
     """One played job: its programs, its graph and the times of its tasks."""
 
     programs: Sequence[Program]
-    lowered: Lowered
-    played: Played
+    lowered: LoweredJob
+    played: GraphRun
     iterations: int
 
     @cached_property
@@ -48,7 +48,7 @@ class Run:
         return int(self.played.finish.max(initial=0))
 
     @cached_property
-    def spent(self) -> tuple[Occupied, ...]:
+    def spent(self) -> tuple[RankTimeUse, ...]:
         """How each cell spent the run."""
         return tuple(occupied(self, cell) for cell in range(self.lowered.cells))
 
@@ -101,8 +101,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Occupied:
-    """How each rank of a cell spent the run, picoseconds.
+class RankTimeUse:
+    """Time of each rank of a cell by what it did, picoseconds.
 
     Attributes:
         compute, communication, host: time with the compute stream, a transfer, or the host busy.
@@ -144,14 +144,14 @@ def length(spans: Spans) -> int:
     return int((spans[1] - spans[0]).sum())
 
 
-def occupied(run: Run, cell: int) -> Occupied:
+def occupied(run: Run, cell: int) -> RankTimeUse:
     """How each rank of a cell spent the run."""
     computing, issuing = busy(run, cell, Op.COMPUTE), busy(run, cell, Op.ISSUE)
     moving = merged(*transfers(run, cell))
     compute, host, communication = length(computing), length(issuing), length(moving)
     both = communication + compute - int(covered(*moving, *computing).sum())
     all_three = both + host - int(covered(*issuing, *together(computing, moving)).sum())
-    return Occupied(compute, communication, host, both - compute, all_three - both, run.end - all_three)
+    return RankTimeUse(compute, communication, host, both - compute, all_three - both, run.end - all_three)
 
 
 def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -165,7 +165,7 @@ def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return played.begin[own], played.finish[own]
 
 
-def breakdown(run: Run, spent: Sequence[Occupied]) -> Breakdown:
+def breakdown(run: Run, spent: Sequence[RankTimeUse]) -> Breakdown:
     """Mean over the ranks, seconds per iteration.
 
     Args:
@@ -181,7 +181,7 @@ def breakdown(run: Run, spent: Sequence[Occupied]) -> Breakdown:
     )
 
 
-def _mean(run: Run, spent: Sequence[Occupied], cells: Sequence[int], name: str) -> float:
+def _mean(run: Run, spent: Sequence[RankTimeUse], cells: Sequence[int], name: str) -> float:
     """Mean over the ranks of some cells, seconds per iteration."""
     count = run.lowered.count.tolist()
     ticks = sum(getattr(spent[c], name) * count[c] for c in cells)
@@ -204,7 +204,7 @@ def any_busy(run: Run) -> Spans:
     return together(*found)
 
 
-def device_rows(run: Run, spent: Sequence[Occupied], footprints: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
+def device_rows(run: Run, spent: Sequence[RankTimeUse], footprints: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
     """One row per rank class, mean over its ranks."""
     rows = []
     for number, (program, footprint) in enumerate(zip(run.programs, footprints, strict=True)):
@@ -225,7 +225,7 @@ def device_rows(run: Run, spent: Sequence[Occupied], footprints: Sequence[Footpr
     return tuple(sorted(rows, key=lambda r: r.rank))
 
 
-def stage_rows(run: Run, spent: Sequence[Occupied]) -> tuple[StageRow, ...]:
+def stage_rows(run: Run, spent: Sequence[RankTimeUse]) -> tuple[StageRow, ...]:
     """One row per pipeline stage, mean over its ranks."""
     by_stage: dict[int, list[int]] = defaultdict(list)
     for number, program in enumerate(run.programs):
@@ -236,7 +236,7 @@ def stage_rows(run: Run, spent: Sequence[Occupied]) -> tuple[StageRow, ...]:
     )
 
 
-def layer_rows(run: Run, trace: Trace, account: Account) -> tuple[LayerRow, ...]:
+def layer_rows(run: Run, trace: Trace, account: EnergyAccount) -> tuple[LayerRow, ...]:
     """One row per module and phase, on the first rank of each stage; bytes are of one micro-batch."""
     module, phase = trace.operators.module, trace.operators.phase
     keys: dict[tuple[int, int], list[float]] = {}
@@ -369,7 +369,12 @@ MOST_RANKS_SHOWN = 64
 
 
 def timeline(
-    run: Run, trace: Trace, system: System, placement: Placement, footprints: Sequence[Footprint], account: Account
+    run: Run,
+    trace: Trace,
+    system: System,
+    placement: Placement,
+    footprints: Sequence[Footprint],
+    account: EnergyAccount,
 ) -> Timeline:
     """What ran where and when, in seconds.
 
@@ -433,7 +438,7 @@ def timeline(
     )
 
 
-def _power_track(run: Run, program: Program, account: Account) -> PowerTrack:
+def _power_track(run: Run, program: Program, account: EnergyAccount) -> PowerTrack:
     """What the device of the first rank of a class draws over time."""
     ticks, watts = account.watts(run.first_cell(program))
     return PowerTrack(int(program.ranks.min()), seconds(ticks), watts)

@@ -12,19 +12,19 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import HostCosts, crowding, default_mode, host, launch
+from triosim.composition.host import HostCosts, crowding, default_mode, host, launch, launched_one_by_one
 from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import nvme_s_per_byte, update_s_per_byte
-from triosim.core.caching import Same
+from triosim.core.caching import IdentityKey
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
-from triosim.core.latest import Latest, content
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
+from triosim.core.result_cache import ResultCache, content
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.energy.governor import governed
@@ -48,7 +48,7 @@ from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.rule import Rule
 from triosim.partition.step import Step
 from triosim.plan import Plan
-from triosim.prediction.dividing import divided
+from triosim.prediction.partitioning import divided
 from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
@@ -57,7 +57,7 @@ from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, even_cuts, split
-from triosim.stacks import ASSUMED, BALANCED, EVEN_WITH_ENDS
+from triosim.stacks import ASSUMED, BALANCED, EVEN_WITH_ENDS, ONE_BY_ONE
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
@@ -138,6 +138,8 @@ class PricedJob:
             launching = host(trace, mode, alone, why)
         else:
             launching = self.residual.host(trace, alone)
+        if self.named and stack.experts == ONE_BY_ONE:
+            launching = launched_one_by_one(trace, launching)
         if self.named and stack.blocking_launches and launching.mode != "none":
             launching = replace(launching, blocking=True)
         if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
@@ -146,7 +148,7 @@ class PricedJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arranged(PricedJob):
+class StagedJob(PricedJob):
     """A job that is divided, priced and cut into stages; its programs are not written yet.
 
     Attributes:
@@ -182,7 +184,7 @@ class Arranged(PricedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared(Arranged):
+class CompiledJob(StagedJob):
     """A job that is ready to be played.
 
     Attributes:
@@ -204,7 +206,7 @@ def prepare(
     progress: Progress = lambda words: None,
     other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
-) -> Prepared:
+) -> CompiledJob:
     """Divide a workload among the devices of a system, price it and write what every rank runs.
 
     Args:
@@ -222,7 +224,7 @@ def prepare(
     return written(arrange(workload, system, plan, fidelity, progress, other_recordings, drawn), progress)
 
 
-def written(made: Arranged, progress: Progress = lambda words: None, memory: bool = True) -> Prepared:
+def written(made: StagedJob, progress: Progress = lambda words: None, memory: bool = True) -> CompiledJob:
     """A job with its programs.
 
     Args:
@@ -245,7 +247,7 @@ def written(made: Arranged, progress: Progress = lambda words: None, memory: boo
     classes, found = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
     devices = [made.system.model(int(made.placement.devices[p.ranks.min()])) for p in classes]
     interferes = [interference(device, made.fidelity.slowdown) for device in devices]
-    return Prepared(**vars(made), programs=classes, footprints=found, interferes=interferes)
+    return CompiledJob(**vars(made), programs=classes, footprints=found, interferes=interferes)
 
 
 def footprints(programs: Sequence[Program]) -> list[Footprint]:
@@ -282,7 +284,8 @@ def price_job(
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = optimized(workload, plan.optimizer)
     workload = laid_out(workload, plan.layout)
-    workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
+    either_way = all(map(quantization.reads_either_way, system.models))
+    workload = recomputed(quantization.quantized(workload, plan.quantize, either_way), plan.recompute)
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)
@@ -335,7 +338,7 @@ def arrange(
     progress: Progress = lambda words: None,
     other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
-) -> Arranged:
+) -> StagedJob:
     """Divide a workload among the devices of a system, price it and cut it into stages.
 
     Args:
@@ -363,7 +366,7 @@ def arrange(
         schedule = schedule.timed(pass_times(step, stages, costs, per_byte))
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
-    return Arranged(
+    return StagedJob(
         **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, launching=job.launched(chunks),
         schedule=schedule,
     )  # fmt: skip
@@ -408,30 +411,21 @@ def _held_back(
     return found, clocks
 
 
-WHOLE = ("dp", "pp", "cp")
-"""Axes along which every rank has whole parameters, unless what is divided among replicas says otherwise."""
-
-
 def _of_whole_tensors(mesh: JobMesh, placed: Replication) -> Replication:
     """The placements where an optimizer multiplies whole matrices: replicas have some of these each, and need the whole
     of their gradients.
 
     Raises:
-        PlanError: what cuts a parameter, or a gradient, is named.
+        PlanError: replicas have parts of parameters, or of gradients, or keep them elsewhere.
     """
-    cuts = [f"{name} {size}" for name, size in mesh.axes if name not in WHOLE and size > 1]
-    replicas = placed.states and placed.ranks(mesh) > 1
-    dealt = replicas and not (placed.weights or placed.replicas or placed.apart or placed.away)
-    if replicas and not dealt:
-        whole = placed.apart and not (placed.weights or placed.replicas or placed.away)  # zero 1, but for the experts
-        cuts.append(f"{placed.name} where ranks share experts" if whole else placed.name)
-    if cuts:
-        cure = "use zero 1, which deals them to the replicas, " if cuts == [placed.name] else "leave it out, "
+    if not placed.states or placed.ranks(mesh) == 1:
+        return placed
+    if placed.weights or placed.replicas or placed.away:
         raise PlanError(
-            f"{cuts[0]}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
-            f"{cure}or choose one that goes element by element (optimizer adamw)"
+            f"{placed.name}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
+            "use zero 1, which deals them to the replicas, or choose one that goes element by element (optimizer adamw)"
         )
-    return replace(placed, path=(("all_reduce", placed.axis),)) if dealt else placed
+    return replace(placed, path=(("all_reduce", placed.axis),))
 
 
 def _check_length(trace: Trace, plan: Plan, mesh: JobMesh, chunks: int, mode: str) -> None:
@@ -596,7 +590,7 @@ def _by_stage(times: dict[int, Estimates], system: System, placement: Placement,
     return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])
 
 
-def _costs(made: Arranged) -> Costs:
+def _costs(made: StagedJob) -> Costs:
     """What programs need to know of times, on the first of the devices."""
     step, mesh, system, base = made.step, made.mesh, made.system, made.models[0]
     at_once = None
@@ -620,14 +614,14 @@ def _costs(made: Arranged) -> Costs:
 MOST_KEPT = 2_000_000
 """Programs of up to so many instructions are kept for the next prediction; more need gigabytes."""
 
-_WRITTEN = Latest[tuple[list[Program], list[Footprint]]](1, MOST_KEPT, lambda made: sum(map(len, made[0])))
+_WRITTEN = ResultCache[tuple[list[Program], list[Footprint]]](1, MOST_KEPT, lambda made: sum(map(len, made[0])))
 
 
-def _what_is_written(made: Arranged, costs: Costs) -> Hashable:
+def _what_is_written(made: StagedJob, costs: Costs) -> Hashable:
     """All that the programs of a job depend on."""
     step, placement = made.step, made.placement
     traces = tuple(
-        Same(getattr(part, column.name))
+        IdentityKey(getattr(part, column.name))
         for trace in (step.trace, step.homes)
         for part in (trace.operators, trace.values, trace.modules)
         for column in fields(part)
@@ -641,7 +635,7 @@ def _what_is_written(made: Arranged, costs: Costs) -> Hashable:
     )  # fmt: skip
 
 
-def _programs(made: Arranged, costs: Costs) -> list[Program]:
+def _programs(made: StagedJob, costs: Costs) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
     step, system, placement, times = made.step, made.system, made.placement, made.all_times
     base = made.models[0]

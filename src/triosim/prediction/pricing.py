@@ -14,14 +14,14 @@ from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.kernels.sustained import sustained
-from triosim.prediction.dividing import ShortShare
+from triosim.prediction.partitioning import ShortStepSource
 from triosim.trace.calls import only
 
 BY_CALL = ("auto", "physical", "roofline", "loop-nest")
 """Operator models that price a call, where nothing was recorded, by nothing but the call."""
 
 
-def priced(job: PricingJob, fidelity: Fidelity, short: ShortShare | None) -> Estimates:
+def priced(job: PricingJob, fidelity: Fidelity, short: ShortStepSource | None) -> Estimates:
     """Operator times of a job.
 
     Args:
@@ -53,7 +53,7 @@ def priced_rows(job: PricingJob, fidelity: Fidelity, rows: NDArray[np.int64]) ->
 
 
 @kept(32)
-def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Estimates:
+def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortStepSource) -> Estimates:
     """Operator times of the long step from those of the short one; what spans all blocks is priced by itself."""
     few = _lasting(replace(job, trace=short.step.trace, recorded=short.workload), fidelity)
     source, rows = short.of_long.source, short.of_long.spanning

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
-from triosim.core.caching import Same
+from triosim.core.caching import IdentityKey
 from triosim.core.errors import InputError
-from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
+from triosim.core.result_cache import ResultCache, content
 from triosim.energy.options import EnergyOptions
-from triosim.engine.graph import EngineNetwork, Graph, Played
-from triosim.engine.play import chosen, play
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
+from triosim.engine.play import play, selected_engine
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
-from triosim.network.lowering import Lowered, lower
+from triosim.network.lowering import LoweredJob, lower
 from triosim.network.placement import Placement
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, footprints, written
+from triosim.prediction.prepare import MOST_KEPT, CompiledJob, Progress, arrange, footprints, written
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
@@ -172,7 +172,7 @@ def simulate(
 
 def _played_short(
     short: ShortJob, measured: MeasuredCollectives | None, model: NetworkModel, fold: bool, progress: Progress
-) -> tuple[Prepared, _PlayedJob]:
+) -> tuple[CompiledJob, _PlayedJob]:
     """A job with the programs of the short one, and that one played.
 
     Raises:
@@ -209,28 +209,35 @@ class _PlayedJob(NamedTuple):
 
     run: tally.Run
     sources: tuple[str, ...]
-    played: Played
+    played: GraphRun
     amount: NDArray[np.int64]
 
 
-_LOWERED = Latest[tuple[Lowered, tuple[str, ...]]](1, MOST_KEPT, lambda made: len(made[0].graph))
-_PLAYED = Latest[_PlayedJob](1, MOST_KEPT, lambda job: len(job.amount))
-_SHORT = Latest[tuple[_PlayedJob, list[Footprint]]](1, MOST_KEPT, lambda made: len(made[0].amount))
+_LOWERED = ResultCache[tuple[LoweredJob, tuple[str, ...]]](1, MOST_KEPT, lambda made: len(made[0].graph))
+_PLAYED = ResultCache[_PlayedJob](1, MOST_KEPT, lambda job: len(job.amount))
+_SHORT = ResultCache[tuple[_PlayedJob, list[Footprint]]](1, MOST_KEPT, lambda made: len(made[0].amount))
 
 
-def _what_is_lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> Hashable:
+def _what_is_lowered(job: CompiledJob, means: CollectiveCommunication, fold: bool) -> Hashable:
     """All that the tasks of a job depend on."""
-    return tuple(map(Same, job.programs)), content(job.placement), means, fold
+    return tuple(map(IdentityKey, job.programs)), content(job.placement), means, fold
 
 
-def _what_is_played(job: Prepared, means: CollectiveMeans, fold: bool, iterations: int) -> Hashable:
+def _what_is_played(job: CompiledJob, means: CollectiveCommunication, fold: bool, iterations: int) -> Hashable:
     """All that the times of the tasks of a job depend on; the network model must be one of ours."""
     asked, slowed = job.fidelity, tuple(interferes.slowdown for interferes in job.interferes)
-    return (_what_is_lowered(job, means, fold), iterations, asked.solver, asked.solver_options, slowed, chosen())
+    return (
+        _what_is_lowered(job, means, fold),
+        iterations,
+        asked.solver,
+        asked.solver_options,
+        slowed,
+        selected_engine(),
+    )
 
 
 def _largest_batch(
-    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, progress: Progress
+    workload: Trace, system: System, plan: Plan, job: CompiledJob, asked: bool | None, progress: Progress
 ) -> int | None:
     """The largest batch that fits, where it is asked for or the job's own does not fit."""
     if asked is False or (asked is None and fullest(job).fits is not False):
@@ -245,33 +252,33 @@ def _largest_batch(
 
 
 def lowered_job(
-    job: Prepared, fold: bool, measured: MeasuredCollectives | None = None
-) -> tuple[Lowered, tuple[str, ...]]:
+    job: CompiledJob, fold: bool, measured: MeasuredCollectives | None = None
+) -> tuple[LoweredJob, tuple[str, ...]]:
     """The tasks of a job, and where the costs of its collectives are from."""
     return _lowered(job, _means(job, measured), fold)
 
 
-def _means(job: Prepared, measured: MeasuredCollectives | None) -> CollectiveMeans:
+def _means(job: CompiledJob, measured: MeasuredCollectives | None) -> CollectiveCommunication:
     """How the collectives of a job are done."""
     fidelity = job.fidelity
     collectives = Collectives(fidelity.collective_algorithm, fidelity.collective_protocol, job.system.ideal)
     more = job.residual.terms.collective_s if job.residual is not None else 0.0
-    return CollectiveMeans(job.system, job.router, collectives, measured, more)
+    return CollectiveCommunication(job.system, job.router, collectives, measured, more)
 
 
-def _lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> tuple[Lowered, tuple[str, ...]]:
+def _lowered(job: CompiledJob, means: CollectiveCommunication, fold: bool) -> tuple[LoweredJob, tuple[str, ...]]:
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
     own = (means.measured.source,) if means.measured is not None else ()
     return lowered, tuple(dict.fromkeys((*own, *lowered.sources)))
 
 
 def settled(
-    parts: Sequence[tuple[Prepared, Lowered]],
+    parts: Sequence[tuple[CompiledJob, LoweredJob]],
     graph: Graph,
     wires: EngineNetwork,
     model: NetworkModel,
     short: ShortJob | None = None,
-) -> tuple[Played, NDArray[np.int64]]:
+) -> tuple[GraphRun, NDArray[np.int64]]:
     """The played graph of one job or several, and its amounts as played.
 
     What computes is slowed down by the collectives beside it.
@@ -298,7 +305,7 @@ def settled(
     )
     last = graph.amount
 
-    def again(amount: NDArray[np.int64]) -> Played:
+    def again(amount: NDArray[np.int64]) -> GraphRun:
         nonlocal last
         last = amount
         return play(replace(graph, amount=amount), wires, model)
@@ -306,7 +313,7 @@ def settled(
     if short is None:
         return settle(tasks, again), last
 
-    def end(played: Played) -> int:
+    def end(played: GraphRun) -> int:
         job, lowered = parts[0]
         more = short.added * regular(short, job.programs, lowered, played).ticks
         return int(played.finish.max()) + more
@@ -315,7 +322,7 @@ def settled(
 
 
 def _varied(
-    job: Prepared, means: CollectiveMeans, model: NetworkModel, variation: Variation, seconds: float
+    job: CompiledJob, means: CollectiveCommunication, model: NetworkModel, variation: Variation, seconds: float
 ) -> VariedTime:
     """Iteration times where something varies, with every rank played by itself."""
     from triosim.prediction.variation import varied
@@ -327,7 +334,7 @@ def _varied(
 
 
 def result_of(
-    job: Prepared,
+    job: CompiledJob,
     run: tally.Run,
     sources: tuple[str, ...],
     clock: Stopwatch,

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.spans import covered, merged
-from triosim.engine.graph import Played, Task
+from triosim.engine.graph import GraphRun, Task
 from triosim.memory.footprint import Footprint
 from triosim.memory.lifetimes import Lifetimes
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.prediction import metrics as tally
-from triosim.prediction.prepare import Arranged
+from triosim.prediction.prepare import StagedJob
 from triosim.schedule.actions import Action, Pass, Schedule
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Category, Phase
@@ -62,7 +62,7 @@ class ShortJob:
         warm: forwards before the first turn, of each stage.
     """
 
-    made: Arranged
+    made: StagedJob
     added: int
     last: int
     warm: tuple[int, ...]
@@ -78,13 +78,13 @@ class ShortJob:
         turns: NDArray[np.int64] = first[warm : warm + self.last + 2]
         return turns
 
-    def rows_of_turns(self, program: Program) -> _Turns:
+    def rows_of_turns(self, program: Program) -> _PeriodRows:
         """Rows of the turns of a program.
 
         Raises:
             NotSteady: they differ from turn to turn.
         """
-        return self._once("rows", program, lambda program: _Turns.of(self, program))
+        return self._once("rows", program, lambda program: _PeriodRows.of(self, program))
 
     def _once(self, what: str, program: Program, make: Callable[[Program], T]) -> T:
         """What is asked of a program time and again, found once for the same columns."""
@@ -148,7 +148,7 @@ class ShortJob:
         )
         return replace(program, lifetimes=made)
 
-    def stands_for(self, programs: Sequence[Program], lowered: Lowered) -> NDArray[np.int64]:
+    def stands_for(self, programs: Sequence[Program], lowered: LoweredJob) -> NDArray[np.int64]:
         """How many tasks of the whole job each task stands for."""
         often = [self.often(programs[number]) for number in range(len(programs))]
         return np.concatenate([often[number] for number in lowered.program.tolist()])
@@ -164,7 +164,7 @@ class ShortJob:
         return often
 
 
-def shortened(made: Arranged) -> ShortJob | None:
+def shortened(made: StagedJob) -> ShortJob | None:
     """A job with as few micro-batches as its turns can be seen in; None where it has no turns, or too few."""
     mesh, plan, schedule = made.mesh, made.plan, made.schedule
     few = 2 * mesh.stages + MORE
@@ -184,7 +184,7 @@ def shortened(made: Arranged) -> ShortJob | None:
     return ShortJob(replace(made, mesh=short), added, last, tuple(warm))
 
 
-def _host_bound(made: Arranged) -> bool:
+def _host_bound(made: StagedJob) -> bool:
     """Whether the host is likely to need longer for a turn than the devices, so that trying is no use."""
     each = made.step.trace.operators.phase != Phase.OPTIMIZER
     if made.launching.mode == "graph":
@@ -229,7 +229,7 @@ class Period:
     free: tuple[int, ...]
 
 
-def regular(job: ShortJob, programs: Sequence[Program], lowered: Lowered, played: Played) -> Period:
+def regular(job: ShortJob, programs: Sequence[Program], lowered: LoweredJob, played: GraphRun) -> Period:
     """The period of a played short job.
 
     Args:
@@ -240,7 +240,7 @@ def regular(job: ShortJob, programs: Sequence[Program], lowered: Lowered, played
         NotSteady: its turns are not alike, or the host may hold up what comes after them.
     """
     ticks, same, low, high = -1, job.last, 0, np.iinfo(np.int64).max
-    found: list[tuple[Program, slice, _Turns]] = []
+    found: list[tuple[Program, slice, _PeriodRows]] = []
     for cell in range(lowered.cells):
         program, own = programs[lowered.program[cell]], slice(*lowered.first[cell : cell + 2].tolist())
         turns = job.rows_of_turns(program)
@@ -268,7 +268,7 @@ def regular(job: ShortJob, programs: Sequence[Program], lowered: Lowered, played
 
 
 @dataclass(frozen=True)
-class _Turns:
+class _PeriodRows:
     """Rows of turns: where each begins, and those of instructions of devices and of the host, ``(turns, rows)``."""
 
     bounds: NDArray[np.int64]
@@ -276,7 +276,7 @@ class _Turns:
     host: NDArray[np.int64]
 
     @staticmethod
-    def of(job: ShortJob, program: Program) -> _Turns:
+    def of(job: ShortJob, program: Program) -> _PeriodRows:
         bounds = job.turns(program)[1:]  # what is launched once comes with the first of all
         lengths = np.diff(bounds)
         if len(bounds) != job.last + 1 or not len(lengths) or (lengths != lengths[0]).any():
@@ -294,11 +294,11 @@ class _Turns:
         if (waits != waits[-1]).any() or (waits < -lengths[0]).any():
             raise NotSteady("turns wait for different things")
         issues = program.op[rows[-1]] == Op.ISSUE
-        return _Turns(bounds, rows[:, ~issues], rows[:, issues])
+        return _PeriodRows(bounds, rows[:, ~issues], rows[:, issues])
 
 
 def _host(
-    program: Program, turns: _Turns, same: int, start: NDArray[np.int64], finish: NDArray[np.int64]
+    program: Program, turns: _PeriodRows, same: int, start: NDArray[np.int64], finish: NDArray[np.int64]
 ) -> tuple[int, int]:
     """Ticks of the host in a turn, and its instructions before the first that waits for the device.
 
@@ -351,7 +351,7 @@ class SteadyRun(tally.Run):
         return int(self.played.finish.max(initial=0)) + self.more
 
     @cached_property
-    def spent(self) -> tuple[tally.Occupied, ...]:
+    def spent(self) -> tuple[tally.RankTimeUse, ...]:
         """How each cell spends the whole run."""
         return tuple(self._occupied(cell) for cell in range(self.lowered.cells))
 
@@ -383,7 +383,7 @@ class SteadyRun(tally.Run):
         turns, rest = divmod(at - window, ticks)
         return short(window + rest) + turns * self._within(spans)
 
-    def _occupied(self, cell: int) -> tally.Occupied:
+    def _occupied(self, cell: int) -> tally.RankTimeUse:
         computing = tally.busy(self, cell, Op.COMPUTE)
         moving = merged(*tally.transfers(self, cell))
         either = tally.together(computing, moving)
@@ -400,7 +400,9 @@ class SteadyRun(tally.Run):
         beside = sum(self._until(either, end) - self._until(either, start) for start, end in spans)
         compute, both = self._long(computing), self._long(either)
         all_three = both + host - beside
-        return tally.Occupied(compute, self._long(moving), host, both - compute, all_three - both, self.end - all_three)
+        return tally.RankTimeUse(
+            compute, self._long(moving), host, both - compute, all_three - both, self.end - all_three
+        )
 
     # --- the same run with other durations ------------------------------------------------------------------------
 

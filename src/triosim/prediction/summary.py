@@ -10,7 +10,7 @@ import numpy as np
 from triosim.composition import update
 from triosim.composition.residual import JobSizes, sizes
 from triosim.core.dataclass import dataclass
-from triosim.energy.account import Account, Energy
+from triosim.energy.account import Energy, EnergyAccount
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
 from triosim.energy.options import EnergyOptions
@@ -23,12 +23,12 @@ from triosim.hardware.power import constants
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
-from triosim.memory.holders import holders
+from triosim.memory.top_allocations import holders
 from triosim.plan import AXES, RunPlan, without_effect
 from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import fullest
-from triosim.prediction.prepare import Prepared
+from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Interval, Memory, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES
 from triosim.prediction.uncertainty import Uncertainty, link_spread
@@ -57,7 +57,7 @@ class Summary:
         energy: constants of energy beside the table's, and what devices draw that were calibrated.
     """
 
-    of: Prepared
+    of: CompiledJob
     run: tally.Run
     network: tuple[str, ...]
     stats: Callable[[], Stats]
@@ -117,10 +117,10 @@ class Summary:
         )  # fmt: skip
         return cost(used, self.energy.cost)
 
-    def _account(self, spent: Sequence[tally.Occupied], speed: Throughput, seconds: float) -> Account:
+    def _account(self, spent: Sequence[tally.RankTimeUse], speed: Throughput, seconds: float) -> EnergyAccount:
         """What the job takes, to be added up when somebody asks."""
         of, run = self.of, self.run
-        return Account(
+        return EnergyAccount(
             programs=run.programs, lowered=run.lowered, played=run.played, iterations=run.iterations,
             trace=of.step.trace, system=of.system, placement=of.placement, times=of.full_clock, clocks=of.clocks,
             spent=spent, transfers=lambda cell: tally.transfers(run, cell),

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.check import carried
-from triosim.engine.graph import Played
-from triosim.engine.join import LateStart, join, late
+from triosim.engine.check import link_loads
+from triosim.engine.graph import GraphRun
+from triosim.engine.join import LateStart, delay_jobs, join
 from triosim.engine.stats import Stopwatch
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
-from triosim.prediction.prepare import Prepared, Progress, prepare
+from triosim.prediction.prepare import CompiledJob, Progress, prepare
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import lowered_job, result_of, settled
 from triosim.prediction.uncertainty import uncertainty_among_others
@@ -52,7 +52,7 @@ class SharedJob:
 
 
 @dataclass(frozen=True)
-class JobStay:
+class JobSpan:
     """A job from its arrival until it leaves.
 
     Attributes:
@@ -106,7 +106,7 @@ def stays(
     system: System,
     progress: Progress | None = None,
     alone: bool = True,
-) -> list[JobStay]:
+) -> list[JobSpan]:
     """The same, from each job's arrival until it leaves.
 
     Args:
@@ -120,7 +120,7 @@ def stays(
     progress = progress or (lambda words: None)
     asked = [job if isinstance(job, SharedJob) else SharedJob(*job) for job in jobs]
     starts = _starts(asked)
-    prepared: list[Prepared] = []
+    prepared: list[CompiledJob] = []
     for number, job in enumerate(asked):
         plan = _placed(asked, number, prepared, system.devices)
         prepared.append(prepare(job.workload, system, plan, job.fidelity, progress))
@@ -136,16 +136,16 @@ def stays(
     own = [slice(*pair) for pair in pairwise(last)]
     waits = any(start != LateStart() for start in starts)
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    graph = late(graph, own, starts) if waits else graph
+    graph = delay_jobs(graph, own, starts) if waits else graph
     played, amount = settled(shared, graph, wires, model)
     graph = replace(graph, amount=amount)
     begins = [int(played.finish[last[-1] + len(own) + number]) if waits else 0 for number in range(len(own))]
 
     progress("adding up")
-    found: list[JobStay] = []
+    found: list[JobSpan] = []
     for made, of, (lowered, sources), mine, begin in zip(prepared, asked, parts, own, begins, strict=True):
-        flows = carried(lowered.graph, lowered.wires)[1]
-        part = Played(
+        flows = link_loads(lowered.graph, lowered.wires)[1]
+        part = GraphRun(
             played.start[mine] - begin, played.begin[mine] - begin, played.finish[mine] - begin, played.link_bytes,
             flows, played.events, played.engine,
         )  # fmt: skip
@@ -156,7 +156,7 @@ def stays(
             single = int(lowered.worked(by_itself).finish.max()) / PICOSECONDS_PER_SECOND / made.plan.iterations
         times = np.diff(_ends(made, lowered, run.played), prepend=0) / PICOSECONDS_PER_SECOND
         found.append(
-            JobStay(
+            JobSpan(
                 of.name or f"job {len(found)}", tuple(made.placement.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
                 (begin + int(run.played.finish.max())) / PICOSECONDS_PER_SECOND, tuple(times.tolist()), single,
                 result_of(
@@ -168,7 +168,7 @@ def stays(
     return found
 
 
-def _ends(job: Prepared, lowered: Lowered, played: Played) -> NDArray[np.int64]:
+def _ends(job: CompiledJob, lowered: LoweredJob, played: GraphRun) -> NDArray[np.int64]:
     """When the last task of each iteration ends, ticks, shape ``(iterations,)``."""
     ends = np.zeros(job.plan.iterations, np.int64)
     for cell, number in enumerate(lowered.program.tolist()):
@@ -198,7 +198,7 @@ def _said(job: SharedJob, number: int) -> str:
     return f"job {quoted(job.name)}" if job.name else f"job {number}"
 
 
-def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[Prepared], devices: int) -> Plan:
+def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[CompiledJob], devices: int) -> Plan:
     """The plan with a place for each rank that no job has at the time.
 
     Raises:
@@ -234,4 +234,4 @@ def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[Prepared], 
     return plan.replaced(placement=tuple(sorted(free[:ranks].tolist())), dp=ranks // width)
 
 
-__all__ = ["JobStay", "SharedJob", "simulate_together", "stays"]
+__all__ = ["JobSpan", "SharedJob", "simulate_together", "stays"]

@@ -9,8 +9,8 @@ standard deviation, and with 200 draws of all together (from ``Plan.seed``): wai
 errors what they make of the times.
 
 Where so many plays would take too long, transfers share links as they did in the prediction itself, and the rest is
-played as the longest way (:mod:`triosim.engine.replay`), which the result says; of a pipeline of many turns, as many as
-it takes to see their pace.  There are always draws, at least :data:`FEWEST`.
+played as the longest way (:mod:`triosim.engine.longest_path`), which the result says; of a pipeline of many turns, as
+many as it takes to see their pace.  There are always draws, at least :data:`FEWEST`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 
 from triosim.composition import software, update
 from triosim.core.dataclass import dataclass
-from triosim.engine.graph import EngineNetwork, Graph, Played
-from triosim.engine.many import play_many
-from triosim.engine.replay import Durations, durations, replay
+from triosim.engine.graph import EngineNetwork, Graph, GraphRun
+from triosim.engine.longest_path import Durations, longest_path, task_durations
+from triosim.engine.monte_carlo import play_many
 from triosim.engine.solver import NetworkModel
 from triosim.hardware import catalog
 from triosim.hardware.system import Labels, System, Tier
 from triosim.kernels.classes import GROUPS, by_name, group_of_name
 from triosim.kernels.estimate import Z90, Source
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 from triosim.network.placement import Placement
-from triosim.prediction.prepare import Prepared
+from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Cause
 from triosim.prediction.steady import SteadyRun
 from triosim.schedule.program import Op
@@ -98,7 +98,7 @@ class Uncertainty:
 
 
 def uncertainty(
-    job: Prepared, lowered: Lowered, played: Played, amount: NDArray[np.int64], model: NetworkModel
+    job: CompiledJob, lowered: LoweredJob, played: GraphRun, amount: NDArray[np.int64], model: NetworkModel
 ) -> Uncertainty:
     """Uncertainty of a job that has been played.
 
@@ -119,7 +119,13 @@ def uncertainty(
 
 
 def uncertainty_among_others(
-    job: Prepared, lowered: Lowered, own: slice, graph: Graph, wires: EngineNetwork, played: Played, model: NetworkModel
+    job: CompiledJob,
+    lowered: LoweredJob,
+    own: slice,
+    graph: Graph,
+    wires: EngineNetwork,
+    played: GraphRun,
+    model: NetworkModel,
 ) -> Uncertainty:
     """Uncertainty of a job that was played together with others, which stay as they are.
 
@@ -138,7 +144,7 @@ def uncertainty_among_others(
 
 
 def steady_uncertainty(
-    job: Prepared, run: SteadyRun, amount: NDArray[np.int64], model: NetworkModel
+    job: CompiledJob, run: SteadyRun, amount: NDArray[np.int64], model: NetworkModel
 ) -> Uncertainty | None:
     """The same of a job whose turns are alike, from the short one that was played; None where playing it all so often
     does not take long.
@@ -164,7 +170,7 @@ def _draws(each: int, causes: int, budget: int) -> int:
     return min(DRAWS, (budget // max(each, 1) - causes) // 2 * 2)
 
 
-def _played(graph: Graph, lowered: Lowered, model: NetworkModel, causes: _JobCauses) -> _Ends:
+def _played(graph: Graph, lowered: LoweredJob, model: NetworkModel, causes: _JobCauses) -> _Ends:
     """Ends of draws in which links are shared anew."""
 
     def ends(z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -174,22 +180,22 @@ def _played(graph: Graph, lowered: Lowered, model: NetworkModel, causes: _JobCau
 
 
 def _took(
-    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: Played, causes: _JobCauses
+    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: GraphRun, causes: _JobCauses
 ) -> Durations:  # fmt: skip
     """What tasks took, and the part of it that goes with the links."""
     slower = float(np.exp(-causes.network / Z90)) if causes.network else None
-    return durations(graph, wires, model, played, slower)
+    return task_durations(graph, wires, model, played, slower)
 
 
 def _replayed(
-    job: Prepared, graph: Graph, took: Durations, causes: _JobCauses, run: SteadyRun | None = None
+    job: CompiledJob, graph: Graph, took: Durations, causes: _JobCauses, run: SteadyRun | None = None
 ) -> Uncertainty:  # fmt: skip
     """Uncertainty from draws in which links are shared as they were."""
     draws = max(_draws(len(graph), len(causes.one_by_one), REPLAYS), FEWEST)
     at = np.zeros(0, np.int64) if run is None else run.landmarks.ravel()
 
     def ends(z: NDArray[np.float64]) -> NDArray[np.float64]:
-        found, marks = replay(graph, took, causes.column, *causes.factors(z), at)
+        found, marks = longest_path(graph, took, causes.column, *causes.factors(z), at)
         return found if run is None else run.ends(found, marks)
 
     return causes.uncertainty(job, ends, draws, AS_PREDICTED)
@@ -221,7 +227,7 @@ class _JobCauses:
     matter: NDArray[np.bool_]
 
     @classmethod
-    def of_job(cls, job: Prepared, lowered: Lowered, amount: NDArray[np.int64]) -> _JobCauses:
+    def of_job(cls, job: CompiledJob, lowered: LoweredJob, amount: NDArray[np.int64]) -> _JobCauses:
         """Those of a job with such amounts."""
         names, of, reach, column = _tasks(job, lowered)
         network = link_spread(job.system, job.placement)
@@ -240,7 +246,7 @@ class _JobCauses:
         """Factors of kinds of tasks, and of link rates, in draws of shape (draws, causes)."""
         return np.exp(z[:, self.of] * self.reach / Z90), np.exp(-z[:, -1] * self.network / Z90)
 
-    def uncertainty(self, job: Prepared, ends: _Ends, draws: int, drawn: str) -> Uncertainty:
+    def uncertainty(self, job: CompiledJob, ends: _Ends, draws: int, drawn: str) -> Uncertainty:
         """What so many draws say, with every draw its mirror image."""
         singly = self.one_by_one
         half = np.random.default_rng(job.fidelity.seed).standard_normal((draws // 2, len(self.names)))
@@ -256,7 +262,7 @@ class _JobCauses:
         return Uncertainty(*factors, _causes(job, self.names, moved), draws, drawn)
 
 
-def _software(job: Prepared) -> float:
+def _software(job: CompiledJob) -> float:
     """Spread of the software; 0 of a recording, and of what is not trained."""
     if job.whole.meta.made_by != "triosim.model" or not job.plan.training:
         return 0.0
@@ -298,7 +304,7 @@ def _weights(
 
 
 def _tasks(
-    job: Prepared, lowered: Lowered
+    job: CompiledJob, lowered: LoweredJob
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]:
     """Causes but the network, and the tasks that they move.
 
@@ -333,7 +339,7 @@ def _distinct_pairs(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
     return np.stack([code // len(spread), spread[code % len(spread)]], axis=1), row.ravel()
 
 
-def _causes(job: Prepared, names: list[str], moved: NDArray[np.float64]) -> tuple[Cause, ...]:
+def _causes(job: CompiledJob, names: list[str], moved: NDArray[np.float64]) -> tuple[Cause, ...]:
     variance = moved**2
     total = float(variance.sum())
     if not total > 0:
@@ -345,7 +351,7 @@ def _causes(job: Prepared, names: list[str], moved: NDArray[np.float64]) -> tupl
     )
 
 
-def _cure(job: Prepared, name: str) -> str:
+def _cure(job: CompiledJob, name: str) -> str:
     device = job.job.device.name or "the device"
     if name == HOST:
         return "" if job.launching.mode == "recorded" else f"record a trace on {device}"

@@ -5,7 +5,7 @@ exactly still has iterations of different lengths.  Every rank is played by itse
 them.  A draw multiplies what a task takes by a factor of mean 1, ``exp(s z - s^2 / 2)`` with ``z`` standard normal and
 ``s`` the spread that the user gives: one ``z`` for each device, one for each run of an operator on a device, one for
 each transfer or collective; every other draw is the mirror image (``-z``) of the one before.  Transfers share links as
-they did in the prediction (:mod:`triosim.engine.replay`).
+they did in the prediction (:mod:`triosim.engine.longest_path`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.engine.graph import Graph, Played, Task
-from triosim.engine.replay import Durations, durations, replay, replayable
+from triosim.engine.graph import Graph, GraphRun, Task
+from triosim.engine.longest_path import Durations, has_longest_path, longest_path, task_durations
 from triosim.engine.solver import NetworkModel
-from triosim.network.lowering import Lowered
+from triosim.network.lowering import LoweredJob
 
 DRAWS = 200
 FEWEST = 20
@@ -36,7 +36,7 @@ WIDEST = 1.0
 
 
 @dataclass(frozen=True)
-class Straggling:
+class Stragglers:
     """Devices that are slow for an iteration now and then.
 
     Attributes:
@@ -65,7 +65,7 @@ class Variation:
     devices: float = 0.0
     operators: float = 0.0
     transfers: float = 0.0
-    stragglers: Straggling = Straggling()
+    stragglers: Stragglers = Stragglers()
 
     def __post_init__(self) -> None:
         for name in ("devices", "operators", "transfers"):
@@ -112,7 +112,7 @@ def parse_variation(text: str) -> Variation:
     Raises:
         InputError: it says something else.
     """
-    found: dict[str, float | Straggling] = {}
+    found: dict[str, float | Stragglers] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         pattern = r"([\d.eE-]+)x([\d.eE+-]+)" if name == "stragglers" else r"([\d.eE-]+)"
@@ -127,12 +127,12 @@ def parse_variation(text: str) -> Variation:
                 "transfers with a spread, or stragglers with share and factor, each once, as "
                 "devices=0.02,stragglers=0.01x1.5"
             )
-        found[name] = Straggling(*numbers) if name == "stragglers" else numbers[0]
+        found[name] = Stragglers(*numbers) if name == "stragglers" else numbers[0]
     return Variation(**found)  # type: ignore[arg-type]
 
 
 def varied(
-    variation: Variation, lowered: Lowered, graph: Graph, played: Played, model: NetworkModel, seconds: float,
+    variation: Variation, lowered: LoweredJob, graph: Graph, played: GraphRun, model: NetworkModel, seconds: float,
     seed: int, draws: int = DRAWS,
 ) -> VariedTime:  # fmt: skip
     """Iteration times of a job that varies.
@@ -150,16 +150,16 @@ def varied(
     Raises:
         InputError: there are too many tasks to draw, or some wait for tokens.
     """
-    kinds = _Kinds(lowered, graph)
+    kinds = _TaskClasses(lowered, graph)
     number = min(draws, MOST_DRAWN // (len(graph) * (1 + len(variation.alone))))
     if number < FEWEST:
         raise InputError(
             f"--variation draws every rank by itself, and {len(graph):,} tasks are too many: use fewer devices, or "
             "fewer micro-batches"
         )
-    if not replayable(graph):
+    if not has_longest_path(graph):
         raise InputError("--variation cannot draw tasks that wait for tokens: leave it out of this kind of job")
-    took = durations(graph, lowered.wires, model, played)
+    took = task_durations(graph, lowered.wires, model, played)
     even = kinds.ends(graph, took, Variation(), 1, seed)[0]
 
     def times(own: Variation) -> NDArray[np.float64]:
@@ -176,7 +176,7 @@ def varied(
     )  # fmt: skip
 
 
-class _Kinds:
+class _TaskClasses:
     """Tasks that vary together.
 
     Attributes:
@@ -185,7 +185,7 @@ class _Kinds:
         ranks, moves: how many there are.
     """
 
-    def __init__(self, lowered: Lowered, graph: Graph) -> None:
+    def __init__(self, lowered: LoweredJob, graph: Graph) -> None:
         own = np.repeat(lowered.lowest, np.diff(lowered.first))
         self.computes = (graph.kind == Task.COMPUTE) & (np.asarray(graph.amount) > 0)
         self.rank = np.where(self.computes, own, -1)
@@ -222,7 +222,7 @@ class _Kinds:
                     speed = speeds[side] * slow
                     factors[row + side, :each] = calls[side] * speed[self.rank] if variation.operators else speed
                     factors[row + side, each:] = moves[side]
-            ends, _ = replay(graph, took, column, factors, np.ones(2 * count), np.zeros(0, np.int64))
+            ends, _ = longest_path(graph, took, column, factors, np.ones(2 * count), np.zeros(0, np.int64))
             found.append(ends)
         return np.concatenate(found)[:draws]
 

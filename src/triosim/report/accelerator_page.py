@@ -32,7 +32,7 @@ _WIDTH, _HEIGHT, _LEFT, _BELOW, _EDGE = 560, 320, 64, 42, 14
 
 
 @dataclass(frozen=True)
-class DrawnCase:
+class PlottedCase:
     """One problem on one design.
 
     Attributes:
@@ -47,7 +47,7 @@ class DrawnCase:
     search: Search | None = None
 
 
-def write(cases: Sequence[DrawnCase], path: str | os.PathLike[str]) -> None:
+def write(cases: Sequence[PlottedCase], path: str | os.PathLike[str]) -> None:
     """Write the page.
 
     Raises:
@@ -58,7 +58,7 @@ def write(cases: Sequence[DrawnCase], path: str | os.PathLike[str]) -> None:
         out.write(page)
 
 
-def render(cases: Sequence[DrawnCase]) -> str:
+def render(cases: Sequence[PlottedCase]) -> str:
     """The page as text."""
     first = cases[0]
     names = ", ".join(dict.fromkeys(one.found.problem for one in cases))
@@ -86,7 +86,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _cards(cases: Sequence[DrawnCase]) -> str:
+def _cards(cases: Sequence[PlottedCase]) -> str:
     found = [one.found for one in cases]
     cycles, energy = sum(one.cycles for one in found), sum(one.energy_j for one in found)
     computes, instances = sum(one.computes for one in found), found[0].instances
@@ -115,7 +115,7 @@ def _cards(cases: Sequence[DrawnCase]) -> str:
     )
 
 
-def _layers(cases: Sequence[DrawnCase]) -> str:
+def _layers(cases: Sequence[PlottedCase]) -> str:
     rows = [
         [one.found.problem, _count(one.found.cycles), one.found.binds, share(one.found.utilization),
          joules(one.found.energy_j), f"{one.found.energy_j / one.found.computes / 1e-15:,.0f}"] for one in cases
@@ -127,7 +127,7 @@ def _layers(cases: Sequence[DrawnCase]) -> str:
 # --- energy -----------------------------------------------------------------------------------------------------------
 
 
-def _energy(one: DrawnCase, title: str) -> str:
+def _energy(one: PlottedCase, title: str) -> str:
     """Bars of the levels, of the tensors in them."""
     found = one.found
     colours = _tensors(one.problem)
@@ -179,7 +179,7 @@ def _tensors(problem: Problem) -> dict[str, str]:
 # --- loops ------------------------------------------------------------------------------------------------------------
 
 
-def _nest(one: DrawnCase, title: str) -> str:
+def _nest(one: PlottedCase, title: str) -> str:
     """Boxes of the stores in each other, with their loops."""
     keeps = keeps_of(one.design, one.problem, one.found.mapping)
     tiles = {(a.store, a.tensor): a.tile for a in one.found.accesses}
@@ -209,7 +209,7 @@ def _nest(one: DrawnCase, title: str) -> str:
 
 
 @dataclass(frozen=True)
-class Roof:
+class RooflineSlope:
     """A store's slope and the mappings under it.
 
     Attributes:
@@ -223,7 +223,7 @@ class Roof:
     points: tuple[tuple[float, int], ...]
 
 
-def roofs(cases: Sequence[DrawnCase]) -> list[Roof]:
+def roofs(cases: Sequence[PlottedCase]) -> list[RooflineSlope]:
     """Slopes of the stores whose bandwidth is known, by the port that is busier; of the outermost in any case."""
     found = []
     for place, store in enumerate(cases[0].design.stores):
@@ -245,11 +245,11 @@ def roofs(cases: Sequence[DrawnCase]) -> list[Roof]:
                 points.append((one.found.computes / words, number))
                 rates.append(rate)
         if points:
-            found.append(Roof(store.name, max(rates), tuple(points)))
+            found.append(RooflineSlope(store.name, max(rates), tuple(points)))
     return found
 
 
-def _rooflines(cases: Sequence[DrawnCase]) -> str:
+def _rooflines(cases: Sequence[PlottedCase]) -> str:
     """The units' roof, a slope for each store, and the mappings."""
     slopes = roofs(cases)
     peak = float(cases[0].found.instances)

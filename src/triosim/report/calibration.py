@@ -11,7 +11,7 @@ from triosim.core.units import format_bandwidth, format_count, format_time
 from triosim.report.table import Column, TextTable, paragraph
 
 if TYPE_CHECKING:
-    from triosim.kernels.calibration.fitting import Learned
+    from triosim.kernels.calibration.fitting import ClassFit
     from triosim.kernels.calibration.pack import CalibrationPack, RecordedHost
 
 
@@ -89,7 +89,7 @@ def _percent(x: float) -> str:
     return f"{100 * x:.1f} %" if x < 1 else f"x{1 + x:.1f}"
 
 
-def _interval(one: Learned) -> str:
+def _interval(one: ClassFit) -> str:
     return f"x{math.exp(one.spread):.2f}" if one.spread is not None else "-"
 
 

@@ -32,7 +32,7 @@ from triosim.core.outputs import text_output
 from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline
 from triosim.report.lanes import lanes
-from triosim.report.lines import BETWEEN, LineForms
+from triosim.report.lines import BETWEEN, LineTemplates
 from triosim.report.messages import collective_kind, meetings, spans
 from triosim.report.ranks import shown
 from triosim.schedule.program import HOST, STREAMS, Op
@@ -163,7 +163,7 @@ class _Events:
         order = np.argsort(self.rank, kind="stable")
         bounds = np.searchsorted(self.rank[order], [*sorted(ranks), len(timeline.rank_names)])
         self.of_rank = dict(zip(sorted(ranks), np.split(order, bounds[1:-1]), strict=True))
-        self._forms = LineForms(partial(_form, timeline))  # not a method, which would keep all of this alive
+        self._forms = LineTemplates(partial(_form, timeline))  # not a method, which would keep all of this alive
 
     def _join(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each host slice what it launches, and for each device slice who launched it; -1 for nothing.
@@ -275,7 +275,7 @@ class _Events:
             host, *begun, *np.divmod(self.end[at] - middle, 10**6), to + 1, at + 1,
             to + 1, host, *begun, to + 1, device, *np.divmod(self.start[to], 10**6),
         )  # fmt: skip
-        yield from LineForms(lambda: form).lines((), columns)
+        yield from LineTemplates(lambda: form).lines((), columns)
         yield from self._free_launches(rank)
 
     def _free_launches(self, rank: int) -> Iterator[str]:
@@ -289,7 +289,7 @@ class _Events:
             '"ts":%d.%06d,"dur":0,"args":{"correlation":%d}}'
         )
         columns = (*np.divmod(np.minimum(self.start[at], latest), 10**6), at + 1)
-        return LineForms(lambda: form).lines((), columns)
+        return LineTemplates(lambda: form).lines((), columns)
 
     def _memory(self, rank: int) -> Iterator[str]:
         """Counters of what is held, for ranks whose memory is known."""
@@ -303,7 +303,7 @@ class _Events:
             changed = np.ones(len(time), bool)
             changed[:-1] = time[1:] != time[:-1]  # of several changes at one instant the last holds
             columns = (*np.divmod(time[changed], 10**6), *track.bytes[changed][:, used].T)
-            yield from LineForms(lambda form=form: form).lines((), columns)
+            yield from LineTemplates(lambda form=form: form).lines((), columns)
 
     def _power(self, rank: int) -> Iterator[str]:
         """A counter of what the device draws, for ranks of which that is known."""
@@ -335,7 +335,7 @@ class _Events:
             flow, self.rank[tail], self.thread[tail], *np.divmod(left, 10**6),
             flow, self.rank[head], self.thread[head], *np.divmod(arrived, 10**6),
         )  # fmt: skip
-        return LineForms(_arrow).lines((together,), columns)
+        return LineTemplates(_arrow).lines((together,), columns)
 
 
 def _form(

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 from rich.console import Console
 
 from triosim.core.errors import printable
-from triosim.explore.exploration import Exploration, Explored, Trial
+from triosim.explore.exploration import Exploration, ExplorationResult, Trial
 from triosim.explore.surrogate import HeldOut, Surrogate
 from triosim.prediction.result.words import share
 from triosim.report.accelerator import joules
@@ -25,7 +25,9 @@ def _cost(name: str, value: float) -> str:
     return joules(value) if name == "energy" else f"{value:,.0f}"
 
 
-def explored(found: Explored, what: Exploration, searcher: str, surrogate: Surrogate | None, console: Console) -> None:
+def explored(
+    found: ExplorationResult, what: Exploration, searcher: str, surrogate: Surrogate | None, console: Console
+) -> None:
     """The front, and how wrong a surrogate is."""
     run = sum(trial.costs is not None for trial in found.trials)
     ended = "" if found.finished else ", interrupted"
@@ -60,7 +62,7 @@ def explored(found: Explored, what: Exploration, searcher: str, surrogate: Surro
 
 
 def to_dict(
-    found: Explored, what: Exploration, searcher: str, seed: int, surrogate: Surrogate | None
+    found: ExplorationResult, what: Exploration, searcher: str, seed: int, surrogate: Surrogate | None
 ) -> dict[str, Any]:
     """Everything, as JSON holds it."""
     shown = None
@@ -93,7 +95,7 @@ def _row(trial: Trial, what: Exploration) -> dict[str, Any]:
     return {"values": what.space.values(trial.point), "costs": costs, "why": trial.why}
 
 
-def front_csv(found: Explored, what: Exploration) -> str:
+def front_csv(found: ExplorationResult, what: Exploration) -> str:
     """The front as a table: costs in SI units, then what was chosen."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -110,7 +112,7 @@ def front_csv(found: Explored, what: Exploration) -> str:
 _WIDTH, _HEIGHT, _LEFT, _BELOW, _EDGE = 640, 420, 90, 50, 16
 
 
-def picture(found: Explored, what: Exploration) -> str:
+def picture(found: ExplorationResult, what: Exploration) -> str:
     """The first two costs of all points, and the front of those two as a line, on logarithmic axes, as SVG.
 
     With more than two costs the front is that of the first two among the points of the whole front.

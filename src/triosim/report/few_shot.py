@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from triosim.core.units import format_time
-from triosim.kernels.few_shot.device import FEWEST, LIVE, OPERATORS, POOL, Explanation, FewShotDevice
+from triosim.kernels.few_shot.device import FEWEST, LIVE, OPERATORS, POOL, DeviceFit, FewShotDevice
 from triosim.kernels.few_shot.networks import CELLS, parse
 from triosim.report.table import Column, TextTable, paragraph
 
@@ -56,7 +56,7 @@ def _measured(device: FewShotDevice) -> str:
     )
 
 
-def _meaning(device: FewShotDevice, one: Explanation) -> str:
+def _meaning(device: FewShotDevice, one: DeviceFit) -> str:
     if one.kind == OPERATORS and device.space != CELLS:
         return "every block adds its time"
     if one.kind == POOL and device.space == CELLS:

@@ -23,7 +23,7 @@ PIECE = 1 << 11
 """Lines that are put together at a time: about a megabyte, which stays close to the processor until it is written."""
 
 
-class LineForms:
+class LineTemplates:
     """The forms of lines: texts with places for numbers, ``%d``, ``%06d``, or ``%.0s`` for one that is not shown.
 
     Args:

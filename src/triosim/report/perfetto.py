@@ -81,7 +81,7 @@ def write(
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _VisibleSlices:
     """Slices of the ranks that are shown, by track, lane and start.
 
     Attributes:
@@ -100,7 +100,7 @@ class _Shown:
     micro_batches: bool
 
 
-def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _Shown:
+def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _VisibleSlices:
     s = timeline.slices
     rows = np.flatnonzero(np.isin(s.rank, ranks))
     start, _, end = (picoseconds(t[rows], "a time of the timeline", MOST_SUM) for t in spans(s))
@@ -113,7 +113,7 @@ def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _Shown:
     if lane.any():
         order = np.lexsort((lane, track))
         rows, track, lane, start, end = (column[order] for column in (rows, track, lane, start, end))
-    return _Shown(rows, track, lane, start, end, bool(s.micro_batch.max(initial=0) > 0))
+    return _VisibleSlices(rows, track, lane, start, end, bool(s.micro_batch.max(initial=0) > 0))
 
 
 def _pieces(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
@@ -151,7 +151,7 @@ def _strings(timeline: Timeline) -> bytes:
     return strings(timeline.names, phases, _ANNOTATIONS, timeline.modules)
 
 
-def _steps(timeline: Timeline, made: _Shown, rank: int, parent: int, uuid: int) -> Iterator[bytes]:
+def _steps(timeline: Timeline, made: _VisibleSlices, rank: int, parent: int, uuid: int) -> Iterator[bytes]:
     """The iterations of a rank, each from its first slice on to that of the next."""
     yield track(uuid, "iterations", parent, 0)
     yield upon(uuid)
@@ -166,7 +166,7 @@ def _steps(timeline: Timeline, made: _Shown, rank: int, parent: int, uuid: int) 
         yield packet((Packet.timestamp, end - start), (Packet.event, message((Event.type, Type.end))))
 
 
-def _slices(timeline: Timeline, made: _Shown, which: slice, since: int) -> bytes:
+def _slices(timeline: Timeline, made: _VisibleSlices, which: slice, since: int) -> bytes:
     """Slices of one track, each with its beginning and its end; ``since``: the end of the one before them."""
     s, rows = timeline.slices, made.rows[which]
     name, phase, module = s.name[rows].astype(np.int64) + 1, s.phase[rows].astype(np.int64), s.module[rows] + 1

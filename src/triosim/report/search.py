@@ -13,7 +13,7 @@ from rich.text import Text
 from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
 from triosim.report.table import Column, TextTable
-from triosim.search.best import BestPlans, FoundPlan
+from triosim.search.branch_and_bound import BestPlans, FoundPlan
 from triosim.search.space import Candidate
 
 SCHEMA = "triosim/search/1"
@@ -23,7 +23,7 @@ _SHORT = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"))
 
 
 @dataclass(frozen=True)
-class Configured:
+class FrameworkConfiguration:
     """A plan as the configuration of a framework.
 
     Attributes:
@@ -63,11 +63,11 @@ class Report:
     price: float | None
     price_from: str
     words: Mapping[int, Sequence[str]]
-    configured: Mapping[int, Configured] = field(default_factory=dict)
+    configured: Mapping[int, FrameworkConfiguration] = field(default_factory=dict)
     shows_configuration: bool = True
 
     @property
-    def configuration(self) -> tuple[int, Configured] | None:
+    def configuration(self) -> tuple[int, FrameworkConfiguration] | None:
         """Rank and configuration of the best plan that the framework can say."""
         for rank, one in enumerate(self.found.best, 1):
             made = self.configured.get(one.candidate.number)

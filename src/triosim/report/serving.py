@@ -13,7 +13,7 @@ from triosim.serving.metrics import QUANTILES
 
 if TYPE_CHECKING:
     from triosim.serving.binding import PoolBinding
-    from triosim.serving.find import FoundClock
+    from triosim.serving.fleet_search import FoundClock
     from triosim.serving.pool import Pool
 
 TITLES = {

@@ -19,8 +19,8 @@ from triosim.report.serving import figures_in_words, requests_in_words, titles
 from triosim.report.serving_tracks import KINDS, replica_names
 from triosim.report.static_page import cards_of, document, escaped, legend_of, section, table_of
 from triosim.serving.deployment import ServingResult
-from triosim.serving.life import AWAY, DECODE, PHASES, PREFILL, QUEUED, TRANSFER, phases, standing
 from triosim.serving.metrics import QUANTILES
+from triosim.serving.request_phases import AWAY, DECODE, PHASES, PREFILL, QUEUED, TRANSFER, phases, standing
 
 BINS = 240
 """Equal parts of the time in a curve."""

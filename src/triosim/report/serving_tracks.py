@@ -22,7 +22,7 @@ from triosim.core.outputs import binary_output, text_output
 from triosim.report.lanes import lanes
 from triosim.report.perfetto_packets import Annotation, Event, counter, note, numbers, slices, strings, track, upon
 from triosim.serving.deployment import ServingResult
-from triosim.serving.life import phases, standing
+from triosim.serving.request_phases import phases, standing
 
 BINARY = ".pftrace"
 ENDINGS = (BINARY, ".json", ".json.gz")

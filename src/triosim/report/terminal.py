@@ -28,7 +28,7 @@ from triosim.report.table import Column, TextTable, paragraph
 from triosim.report.text import module_times
 
 if TYPE_CHECKING:
-    from triosim.search.clock import BestClock
+    from triosim.search.clock_search import BestClock
 
 _GLYPHS = (("blue", "█", "#"), ("dark_orange", "▓", "="), ("magenta", "▒", "+"), ("bright_black", "░", "."))
 """Colour, glyph and glyph where only ASCII can be shown of the parts of an iteration."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.memory.liveness import Recorder
+from triosim.memory.liveness import BlockUseRecorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
@@ -16,7 +16,7 @@ from triosim.partition.residence import NVME
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, COLLECTIVES
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
-from triosim.schedule.gathering import Missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.program import (
     COMPUTE,
     COPY,
@@ -31,8 +31,8 @@ from triosim.schedule.program import (
 from triosim.trace.tables import Category
 
 
-class Final:
-    """Where the last passes through a part are, as rows of the iteration.
+class LastPassRows:
+    """Rows of the last passes through a part, in the iteration.
 
     Attributes:
         ready: instruction of each operator, -1 for those that are not run, shape ``(operators,)``.
@@ -59,7 +59,7 @@ class Final:
         self.sent.update({storage: start + row for storage, row in fragment.sent.items()})
 
 
-def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tuple[Fragment, dict[int, int]]:
+def reductions(of: StageFacts, part: PartFacts, offset: int, final: LastPassRows) -> tuple[Fragment, dict[int, int]]:
     """What reduces the gradients of a part.
 
     Args:
@@ -71,9 +71,9 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
     Returns:
         The fragment, and for the storage of each gradient the row of the iteration that reduces it.
     """
-    builder, recorder, reduced = of.new(), Recorder(), dict[int, int]()
+    builder, recorder, reduced = of.new(), BlockUseRecorder(), dict[int, int]()
     if part.units and of.job.stages.count > 1:  # gradients of all micro-batches of a pipeline, unit by unit
-        units = of.gathering(part, builder, recorder, True, Missing(), False, offset)
+        units = of.gathering(part, builder, recorder, True, UngatheredUnits(), False, offset)
         for number, unit in enumerate(part.units):
             if unit.scatter_bytes:
                 scattered = offset + units.reduce(number, max(unit.backward[1], -1))
@@ -123,7 +123,7 @@ def _compressed(of: StageFacts, builder: ProgramBuilder, group: list[Gradient], 
 def update(
     of: StageFacts,
     offset: int,
-    final: Mapping[int, Final],
+    final: Mapping[int, LastPassRows],
     reduced: Mapping[int, int],
     fetched_for: Callable[[int], list[int]],
 ) -> Fragment:
@@ -144,7 +144,7 @@ class _Update:
         self,
         of: StageFacts,
         offset: int,
-        final: Mapping[int, Final],
+        final: Mapping[int, LastPassRows],
         reduced: dict[int, int],
         fetched_for: Callable[[int], list[int]],
     ) -> None:
@@ -159,7 +159,7 @@ class _Update:
         if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
             self._gather_parameters()
         self._average_groups()
-        recorder = Recorder()
+        recorder = BlockUseRecorder()
         for part in self.of.parts:
             for block in part.blocks:  # an iteration ends with everything sharded
                 recorder.free(block.copy, len(self.builder) - 1)

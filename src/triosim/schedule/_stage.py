@@ -13,14 +13,14 @@ from functools import cached_property
 
 import numpy as np
 
-from triosim.memory.blocks import Extra, RankBlocks, StepStorages
-from triosim.memory.liveness import BlockLifetime, Recorder
+from triosim.memory.blocks import ExtraBlock, RankBlocks, StepStorages
+from triosim.memory.liveness import BlockLifetime, BlockUseRecorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.local_steps import OUTER_STATE
-from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes, modules_of_their_own
+from triosim.partition.passes.fuse import GatherUnit, UnitsByModule, by_bytes, modules_of_their_own
 from triosim.partition.passes.host_copies import (
     HostCopy,
-    Update,
+    HostUpdate,
     activation_copies,
     gradient_copies,
     parameter_copies,
@@ -36,8 +36,8 @@ from triosim.plan import Plan
 from triosim.schedule.actions import Action, Pass, Schedule, forward_only
 from triosim.schedule.backward import of_weights, split_backward
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.fragments import Tags
-from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
+from triosim.schedule.fragments import MessageTags
+from triosim.schedule.gathering import Gathering, UngatheredUnits, UnitBlocks
 from triosim.schedule.host_copies import HOMES, on_host
 from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
@@ -65,7 +65,7 @@ class JobFacts:
         self.chunks = parts // self.pipeline
         self._placed = [schedule.stage_of(part, self.pipeline) for part in range(parts)]
         operators, values = step.trace.operators, step.trace.values
-        self.tags = Tags()
+        self.tags = MessageTags()
         self._parts: dict[int, PartFacts] = {}
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
         at_once = root_only & (operators.phase != Phase.OPTIMIZER)
@@ -247,7 +247,7 @@ class PartFacts:
                     self.returning.setdefault(self._returned(boundary), []).append(boundary)
             if boundary.source == number:
                 self.leaving.setdefault(boundary.made, []).append(boundary)
-        self.units: list[Unit] = []
+        self.units: list[GatherUnit] = []
         self.blocks: list[UnitBlocks] = []
         if job.modules is not None:
             used = [p for p, users in stages.parameters.items() if number in users]
@@ -403,23 +403,25 @@ class StageFacts:
             if (stay := job.replication.stay(Category.WEIGHT)) is not None:
                 own = np.isin(sharded, job.step.trace.values.storage[self.parameters])
                 blocks.leaves(sharded[own].tolist())
-                whole = Extra(int(sizes[own].sum()), Category.WEIGHT, NONE, BlockLifetime.RESIDENT, HOMES[stay.place])
+                whole = ExtraBlock(
+                    int(sizes[own].sum()), Category.WEIGHT, NONE, BlockLifetime.RESIDENT, HOMES[stay.place]
+                )
                 blocks.add("shards", whole)
             blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
             reduced = [gradient for gradient in self.grads if job.reductions(gradient.parameter)]
-            buckets = Extra(total_bytes(reduced), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
+            buckets = ExtraBlock(total_bytes(reduced), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to
         if (compression := job.replication.compression) is not None and job.sharing > 1:
             kept = sum(compression.kept(*job.compressible(group)) for group in self.groups())
-            blocks.add("compression", Extra(kept, Category.COMMUNICATION, scope=BlockLifetime.RESIDENT))
+            blocks.add("compression", ExtraBlock(kept, Category.COMMUNICATION, scope=BlockLifetime.RESIDENT))
         if job.replication.travel.again and job.modules is not None:
             second = sum(unit.gather_bytes for part in self.parts for unit in part.units)
             near = self.mesh.size(job.replication.travel.again)
-            blocks.add("second", Extra(-(-second // near), Category.WEIGHT, scope=BlockLifetime.RESIDENT))
+            blocks.add("second", ExtraBlock(-(-second // near), Category.WEIGHT, scope=BlockLifetime.RESIDENT))
         if job.replication.outer is not None:
             kept = OUTER_STATE * self.own_parameters()[0]
-            blocks.add("outer", Extra(kept, Category.OPTIMIZER_STATE, scope=BlockLifetime.RESIDENT))
+            blocks.add("outer", ExtraBlock(kept, Category.OPTIMIZER_STATE, scope=BlockLifetime.RESIDENT))
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
@@ -461,7 +463,7 @@ class StageFacts:
             stay.waiting,
         )
 
-    def update(self) -> Update:
+    def update(self) -> HostUpdate:
         """What the host updates."""
         return update_of(self.job.step.trace, self.parameters)
 
@@ -477,9 +479,9 @@ class StageFacts:
         self,
         part: PartFacts,
         builder: ProgramBuilder,
-        recorder: Recorder,
+        recorder: BlockUseRecorder,
         backward: bool,
-        needs: Missing,
+        needs: UngatheredUnits,
         scatters: bool,
         start: int = -1,
     ) -> Gathering:

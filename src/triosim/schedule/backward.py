@@ -21,8 +21,8 @@ _SUMS = ("add", "clone", "copy", "to", "_to_copy", "detach")
 
 
 @dataclass(frozen=True)
-class Halves:
-    """The halves of one part's backward, operators in the order in which they run.
+class BackwardHalves:
+    """The two halves of one part's backward, operators in the order in which they run.
 
     Attributes:
         input_gradient: all of it where nothing is sent back (the first part of a pipeline).
@@ -86,7 +86,7 @@ def _uses(trace: Trace) -> _Uses:
     return _Uses(phase, view, outputs, counted, of_parameter, readers, viewers, complete)
 
 
-def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
+def split_backward(trace: Trace, backward: Sequence[int]) -> BackwardHalves:
     """Split the backward of one part.
 
     Args:
@@ -109,12 +109,12 @@ def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
             else:
                 sent = sent or not used <= inside
     if not sent:
-        return Halves(tuple(backward), (), ())
+        return BackwardHalves(tuple(backward), (), ())
     first = tuple(row for row in backward if row not in weight)
     fused = tuple(
         row for row in first if uses.counted[row] and any(uses.of_parameter[value] for value in uses.outputs[row])
     )
-    return Halves(first, tuple(row for row in backward if row in weight), fused)
+    return BackwardHalves(first, tuple(row for row in backward if row in weight), fused)
 
 
 def of_weights(trace: Trace) -> set[int]:

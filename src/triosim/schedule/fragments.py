@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
-from triosim.memory.liveness import NONE_USED, Uses
+from triosim.memory.liveness import NONE_USED, BlockUses
 from triosim.schedule.program import Op, Program
 
 _COLUMNS = ("op", "stream", "operator", "seconds", "bytes", "what", "axis", "peer", "root", "tag")
 
 
-class Tags:
+class MessageTags:
     """Numbers by which the two ends of a transfer find each other, within a micro-batch."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Fragment:
 
     rows: Program
     at: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    uses: Uses = NONE_USED
+    uses: BlockUses = NONE_USED
     exchanged: dict[int, int] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class Fragment:
         return len(self.rows)
 
 
-class Placed(NamedTuple):
+class PlacedFragment(NamedTuple):
     """A fragment in its place.
 
     Attributes:
@@ -71,7 +71,7 @@ class Placed(NamedTuple):
     tag: int
 
 
-def concatenate(empty: Program, placed: Sequence[Placed]) -> Program:
+def concatenate(empty: Program, placed: Sequence[PlacedFragment]) -> Program:
     """One program of fragments, one after another; the same fragment may come many times.
 
     Args:

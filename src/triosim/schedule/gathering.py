@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.memory.blocks import Extra, RankBlocks
-from triosim.memory.liveness import Recorder
-from triosim.partition.passes.fuse import Unit
+from triosim.memory.blocks import ExtraBlock, RankBlocks
+from triosim.memory.liveness import BlockUseRecorder
+from triosim.partition.passes.fuse import GatherUnit
 from triosim.partition.passes.hoist import hoist
 from triosim.partition.replication import GradientReduction, ReplicaSharing
 from triosim.partition.residence import GatheredModules
@@ -35,17 +35,17 @@ from triosim.schedule.program import COMPUTE, COPY, DP, REPLICAS, Op, ProgramBui
 from triosim.trace.tables import Category
 
 
-class Missing(NamedTuple):
-    """What has to be gathered in a forward or backward: the rest of the stage, its blocks."""
+class UngatheredUnits(NamedTuple):
+    """Parameters to gather in a forward or backward: the rest of the stage, and its blocks."""
 
     root: bool = False
     blocks: bool = False
 
     def __contains__(self, unit: object) -> bool:
-        return isinstance(unit, Unit) and (self.root if unit.root else self.blocks)
+        return isinstance(unit, GatherUnit) and (self.root if unit.root else self.blocks)
 
 
-def missing(turns: Sequence[bool], number: int, regathers: bool, pipelined: bool) -> Missing:
+def missing(turns: Sequence[bool], number: int, regathers: bool, pipelined: bool) -> UngatheredUnits:
     """What is not gathered when a turn begins.
 
     Without a pipeline every backward ends with everything sharded and all gradients scattered.  With one it is as
@@ -59,11 +59,11 @@ def missing(turns: Sequence[bool], number: int, regathers: bool, pipelined: bool
         pipelined: whether there are several stages.
     """
     if number == 0:
-        return Missing(True, True)
+        return UngatheredUnits(True, True)
     before, resharded = turns[number - 1], regathers
     if pipelined:
-        return Missing(False, resharded and not before)
-    return Missing(before, before or resharded)
+        return UngatheredUnits(False, resharded and not before)
+    return UngatheredUnits(before, before or resharded)
 
 
 class UnitBlocks(NamedTuple):
@@ -81,15 +81,15 @@ class UnitBlocks(NamedTuple):
     shard: int
 
     @staticmethod
-    def of(unit: Unit, key: object, blocks: RankBlocks) -> UnitBlocks:
+    def of(unit: GatherUnit, key: object, blocks: RankBlocks) -> UnitBlocks:
         """Those of a unit that is known as ``key``."""
         storage = int(blocks.storages.trace.values.storage[unit.parameters[0]])
         buffer, whole = Category.COMMUNICATION, unit.gather_bytes
         return UnitBlocks(
-            blocks.add((key, "received"), Extra(whole, buffer, storage)),
-            blocks.add((key, "copy"), Extra(whole, Category.WEIGHT, storage)),
-            blocks.add((key, "sent"), Extra(unit.scatter_bytes, buffer, storage)),
-            blocks.add((key, "shard"), Extra(unit.scatter_bytes // unit.shards, Category.GRADIENT, storage)),
+            blocks.add((key, "received"), ExtraBlock(whole, buffer, storage)),
+            blocks.add((key, "copy"), ExtraBlock(whole, Category.WEIGHT, storage)),
+            blocks.add((key, "sent"), ExtraBlock(unit.scatter_bytes, buffer, storage)),
+            blocks.add((key, "shard"), ExtraBlock(unit.scatter_bytes // unit.shards, Category.GRADIENT, storage)),
         )
 
 
@@ -117,13 +117,13 @@ class Gathering:
 
     def __init__(
         self,
-        units: Sequence[Unit],
+        units: Sequence[GatherUnit],
         blocks: Sequence[UnitBlocks],
         stands_for: Mapping[int, int],
         builder: ProgramBuilder,
-        recorder: Recorder,
+        recorder: BlockUseRecorder,
         backward: bool,
-        needs: Missing,
+        needs: UngatheredUnits,
         scatters: bool,
         overlap: bool,
         copy_s_per_byte: float,

@@ -14,7 +14,8 @@ and reduces them.  Four things bound or loosen how far workers may drift apart:
   of the iteration before the one to which it jumps, to have fresh parameters, without computing or sending anything.
 
 An update that its receiver can use no more when it is its turn to be sent is dropped: the sender asks how far the
-receiver is.  Jumps and drops depend on the course of the run; :func:`decide` says which follow from a :class:`Course`.
+receiver is.  Jumps and drops depend on the course of the run; :func:`decide` says which follow from a
+:class:`HopTimes`.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Hop:
         return np.bincount([b for _, b in self.edges()], minlength=self.workers)
 
 
-class Jump(NamedTuple):
+class SkippedIterations(NamedTuple):
     """``worker`` goes on from iteration ``after`` to iteration ``to``."""
 
     worker: int
@@ -171,19 +172,19 @@ class Jump(NamedTuple):
     to: int
 
 
-class Drop(NamedTuple):
+class DroppedUpdate(NamedTuple):
     """The update of ``iteration`` along ``edge`` (row of :meth:`Hop.edges`) is not sent."""
 
     edge: int
     iteration: int
 
 
-Decisions = frozenset[Jump | Drop]
+Decisions = frozenset[SkippedIterations | DroppedUpdate]
 
 
 @dataclass(frozen=True)
-class Course:
-    """When things happened in a run, in ticks, :data:`NEVER` where they did not.
+class HopTimes:
+    """Ticks of the events of a run, :data:`NEVER` for those that did not happen.
 
     Attributes:
         entered: when each worker entered each iteration, shape ``(workers, iterations + 1)``, int64; the last column is
@@ -200,34 +201,34 @@ class Course:
     turn: NDArray[np.int64]
 
 
-def decide(hop: Hop, course: Course) -> dict[Jump | Drop, int]:
+def decide(hop: Hop, course: HopTimes) -> dict[SkippedIterations | DroppedUpdate, int]:
     """The jumps and drops that workers decide on in the course of a run, and the tick of each.
 
     What a worker knows of the others at a tick is what happened before it.
     """
-    made: dict[Jump | Drop, int] = {}
+    made: dict[SkippedIterations | DroppedUpdate, int] = {}
     if not (hop.backup or hop.staleness):
         return made  # nobody gets on without an update, so none comes too late and nobody is left behind
-    seen = _Seen(course)
+    seen = _ObservedProgress(course)
     edges = hop.edges()
     for edge, iteration in np.argwhere(course.turn != NEVER).tolist():
         tick = int(course.turn[edge, iteration])
         if seen.iteration(edges[edge][1], tick) > iteration + hop.staleness:
-            made[Drop(edge, iteration)] = tick
+            made[DroppedUpdate(edge, iteration)] = tick
     if hop.skip:
         for worker, after in np.argwhere(course.computed).tolist():
             tick = int(course.reduced[worker, after])
             slowest = min(seen.iteration(other, tick) for other in hop.neighbours[worker])
             to = min(slowest, after + 1 + hop.skip)
             if slowest - after >= hop.behind:
-                made[Jump(worker, after, to)] = tick
+                made[SkippedIterations(worker, after, to)] = tick
     return made
 
 
-class _Seen:
+class _ObservedProgress:
     """How far each worker is, as seen by others."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: HopTimes) -> None:
         self.iterations = [np.flatnonzero(row != NEVER) for row in course.entered]
         self.ticks = [row[found] for row, found in zip(course.entered, self.iterations, strict=True)]
 
@@ -237,7 +238,7 @@ class _Seen:
         return int(self.iterations[worker][max(entered - 1, 0)])
 
 
-def gaps(hop: Hop, course: Course) -> NDArray[np.int64]:
+def gaps(hop: Hop, course: HopTimes) -> NDArray[np.int64]:
     """The largest number of iterations by which each worker was ever ahead of each other, shape ``(workers, workers)``.
 
     What happens at one tick has happened for all.  A worker that is through is as far as the last iteration.

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from triosim.memory.blocks import Extra, RankBlocks
-from triosim.memory.lifetimes import Home
-from triosim.memory.liveness import BlockLifetime, Recorder
-from triosim.partition.passes.host_copies import HostCopy, Update
+from triosim.memory.blocks import ExtraBlock, RankBlocks
+from triosim.memory.lifetimes import MemoryLocation
+from triosim.memory.liveness import BlockLifetime, BlockUseRecorder
+from triosim.partition.passes.host_copies import HostCopy, HostUpdate
 from triosim.partition.residence import HOST, NVME
 from triosim.schedule.program import COPY, Op, ProgramBuilder
 from triosim.trace.tables import NONE, Category
 
-HOMES = {HOST: Home.HOST, NVME: Home.NVME}
+HOMES = {HOST: MemoryLocation.HOST, NVME: MemoryLocation.NVME}
 """Where in memory the places are."""
 
 
@@ -38,7 +38,7 @@ class CopyWriter:
         copies: Sequence[HostCopy],
         backward: bool,
         builder: ProgramBuilder,
-        recorder: Recorder,
+        recorder: BlockUseRecorder,
         blocks: RankBlocks,
         places: Mapping[str, int],
         stream: int = COPY,
@@ -85,13 +85,13 @@ class CopyWriter:
     def _visitor(self, storage: int) -> int:
         """The block of a storage that is here for a time only."""
         known = self.blocks.storages
-        extra = Extra(int(known.size[storage]), Category(int(known.category[storage])), storage)
+        extra = ExtraBlock(int(known.size[storage]), Category(int(known.category[storage])), storage)
         return self.blocks.add(("visit", storage), extra)
 
     def _away(self, copy: HostCopy) -> int:
         """The block on the host of what is away for a time."""
         home = HOMES[copy.place]
-        extra = Extra(copy.bytes, Category.ACTIVATION, copy.storages[0], BlockLifetime.MICRO_BATCH, home)
+        extra = ExtraBlock(copy.bytes, Category.ACTIVATION, copy.storages[0], BlockLifetime.MICRO_BATCH, home)
         return self.blocks.add(("away", copy), extra)
 
     def _copy(self, op: Op, copy: HostCopy, row: int, previous: int) -> int:
@@ -107,7 +107,7 @@ def _by(copies: Iterable[HostCopy], name: str) -> dict[int, list[HostCopy]]:
     return found
 
 
-def on_host(blocks: RankBlocks, copies: Iterable[HostCopy], update: Update | None, states: str) -> None:
+def on_host(blocks: RankBlocks, copies: Iterable[HostCopy], update: HostUpdate | None, states: str) -> None:
     """Put on the host what has no place of its own on the device: optimizer states, parameters that only visit.
 
     Args:
@@ -121,7 +121,7 @@ def on_host(blocks: RankBlocks, copies: Iterable[HostCopy], update: Update | Non
             blocks.leaves(copy.storages)
             blocks.add(
                 ("home", copy),
-                Extra(copy.bytes, Category.WEIGHT, copy.storages[0], BlockLifetime.RESIDENT, HOMES[copy.place]),
+                ExtraBlock(copy.bytes, Category.WEIGHT, copy.storages[0], BlockLifetime.RESIDENT, HOMES[copy.place]),
             )
     if update is not None:
         values = blocks.storages.trace.values
@@ -130,4 +130,4 @@ def on_host(blocks: RankBlocks, copies: Iterable[HostCopy], update: Update | Non
             (Category.OPTIMIZER_STATE, update.states, states),
             (Category.GRADIENT, sum(update.gradients.values()), HOST),
         ):
-            blocks.add(("home", category), Extra(size, category, NONE, BlockLifetime.RESIDENT, HOMES[place]))
+            blocks.add(("home", category), ExtraBlock(size, category, NONE, BlockLifetime.RESIDENT, HOMES[place]))

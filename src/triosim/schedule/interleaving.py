@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
-from triosim.memory.liveness import NEVER, Uses
+from triosim.memory.liveness import NEVER, BlockUses
 from triosim.partition.transfers import ALL_TO_ALL
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.program import Op, Program
@@ -55,7 +55,7 @@ def _gone(program: Program) -> NDArray[np.float64]:
     return gone
 
 
-def in_place(uses: Uses, place: NDArray[np.int64], first: int) -> Uses:
+def in_place(uses: BlockUses, place: NDArray[np.int64], first: int) -> BlockUses:
     """What a pass uses of memory when it is run in turn with another.
 
     Args:

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
-from triosim.memory.lifetimes import Home
-from triosim.memory.liveness import Recorder, ScheduledFragment, Uses, liveness
+from triosim.memory.lifetimes import MemoryLocation
+from triosim.memory.liveness import BlockUseRecorder, BlockUses, ScheduledFragment, liveness
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.plan import Plan
-from triosim.schedule._epilogue import Final, reductions, update
+from triosim.schedule._epilogue import LastPassRows, reductions, update
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
-from triosim.schedule.fragments import Fragment, Placed, concatenate
-from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.fragments import Fragment, PlacedFragment, concatenate
+from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.interleaving import in_place, pairs, places, reordered
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
@@ -54,7 +54,7 @@ class PassKind(NamedTuple):
     what: Pass
     chunk: int
     final: bool
-    needs: Missing
+    needs: UngatheredUnits
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _FragmentedIteration:
 
     def scheduled(self) -> list[ScheduledFragment]:
         """What the fragments use of memory, from where on."""
-        found, moved = [], dict[tuple[int, int], Uses]()
+        found, moved = [], dict[tuple[int, int], BlockUses]()
         for at, (fragment, start, micro_batch) in enumerate(
             zip(self.fragments, self.start, self.micro_batch, strict=True)
         ):
@@ -191,13 +191,13 @@ class StageWriter:
     def program(self) -> Program:
         """All iterations, and what the first keeps in memory."""
         stride = len(self.job.tags)
-        placed: list[Placed] = []
+        placed: list[PlacedFragment] = []
         end = 0
         for number in range(self.plan.iterations):
             iteration, begin = self.iterations[number], end
             for fragment, micro_batch in zip(iteration.fragments, iteration.micro_batch, strict=True):
                 tag = (number * self.mesh.micro_batches + micro_batch) * stride
-                placed.append(Placed(fragment, begin, micro_batch, number, tag))
+                placed.append(PlacedFragment(fragment, begin, micro_batch, number, tag))
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
         if any(iteration.in_turn for iteration in self.iterations):
@@ -208,8 +208,9 @@ class StageWriter:
         held = liveness(self.of.blocks.build(), self.iterations[0].scheduled(), self.mesh.micro_batches, end)
         places = tuple(self.of.places)
         return replace(
-            made, places=places, lifetimes=held.at(Home.DEVICE), host_bytes=held.at(Home.HOST).peak_bytes(),
-            nvme_bytes=held.at(Home.NVME).peak_bytes(),
+            made, places=places, lifetimes=held.at(MemoryLocation.DEVICE),
+            host_bytes=held.at(MemoryLocation.HOST).peak_bytes(),
+            nvme_bytes=held.at(MemoryLocation.NVME).peak_bytes(),
         )  # fmt: skip
 
     def _iteration(self, first: bool, reduces: bool) -> _FragmentedIteration:
@@ -220,7 +221,7 @@ class StageWriter:
         of, made = self.of, _FragmentedIteration()
         made.append(self._fetch(first), 0)
         written = {kind: self._run(kind) for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))}
-        final = {part.chunk: Final(len(self.job.phase)) for part in of.parts}
+        final = {part.chunk: LastPassRows(len(self.job.phase)) for part in of.parts}
         left = [sum(kind.chunk == part.chunk for kind in self.kinds) for part in of.parts]
         reduced: dict[int, int] = {}
         combined = set(pairs(of.actions)) if self.job.trains and self.job.schedule.combines else set()
@@ -251,7 +252,7 @@ class StageWriter:
         last = {(half, a.chunk): number for number, a in enumerate(actions) for half in _HALVES.get(a.what, (a.what,))}
         kinds = []
         for number, action in enumerate(actions):
-            needs, past = Missing(), before[action.chunk]
+            needs, past = UngatheredUnits(), before[action.chunk]
             past.append(action.what is not Pass.FORWARD)
             if self.of.parts[action.chunk].units:
                 needs = missing(past, len(past) - 1, self.job.replication.regathers, self.job.stages.count > 1)
@@ -266,7 +267,7 @@ class StageWriter:
         """One pass of a micro-batch through a part."""
         job, builder, part = self.job, self.of.new(), self.of.parts[kind.chunk]
         backward = kind.what is not Pass.FORWARD
-        self.builder, self.done, recorder, alone = builder, {}, Recorder(), job.stages.count == 1
+        self.builder, self.done, recorder, alone = builder, {}, BlockUseRecorder(), job.stages.count == 1
         units = (
             self.of.gathering(part, builder, recorder, backward, kind.needs, backward and alone) if part.units else None
         )

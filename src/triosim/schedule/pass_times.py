@@ -13,8 +13,8 @@ from triosim.schedule.stages import Stages
 from triosim.trace.tables import Phase
 
 
-class HeldBytes:
-    """Bytes that passes leave for others.
+class RetainedBytes:
+    """Bytes that passes keep for later ones.
 
     Args:
         step: one rank's share of a micro-batch.
@@ -66,7 +66,7 @@ def pass_times(step: Step, stages: Stages, seconds: NDArray[np.float64], seconds
         seconds: of each operator on the device of each stage, shape ``(stages, operators)``.
         seconds_per_byte: of a send between stages.
     """
-    phase, held = step.trace.operators.phase, HeldBytes(step)
+    phase, held = step.trace.operators.phase, RetainedBytes(step)
     took: list[tuple[float, float, float]] = []
     left = whole = 0.0
     for stage in range(stages.count):

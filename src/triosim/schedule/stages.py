@@ -113,7 +113,7 @@ def cut(trace: Trace, cuts: Sequence[int], homes: Trace) -> Stages:
     return _cut(trace, np.flatnonzero(trace.operators.phase == Phase.FORWARD), crossing_items(homes), cuts)
 
 
-def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[CrossingItem], cuts: Sequence[int]) -> Stages:
+def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[CrossingTensor], cuts: Sequence[int]) -> Stages:
     rows, count = len(trace), len(cuts) + 1
     position = np.full(rows, -1, np.int64)
     position[forward] = np.arange(len(forward))
@@ -130,8 +130,8 @@ def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[CrossingItem]
 
 
 @dataclass(frozen=True)
-class CrossingItem:
-    """One thing written by a forward operator and read by later forward operators."""
+class CrossingTensor:
+    """A tensor that a forward operator writes and later forward operators read."""
 
     storage: int
     made: int
@@ -140,7 +140,7 @@ class CrossingItem:
 
 
 @kept(48)
-def crossing_items(trace: Trace) -> tuple[CrossingItem, ...]:
+def crossing_items(trace: Trace) -> tuple[CrossingTensor, ...]:
     """Forward values that would have to be sent if a cut fell between their making and a use.
 
     What is made from no weight and no floating-point input (masks, position tables) is cheap to make on each stage and
@@ -177,7 +177,7 @@ def crossing_items(trace: Trace) -> tuple[CrossingItem, ...]:
             continue
         written = [v for v in outputs[writer] if storage[v] == where]
         if writer in carried and phases[writer] == Phase.FORWARD and category[written[0]] not in constant:
-            items.append(CrossingItem(where, writer, tuple(rows), max(size[v] for v in written)))
+            items.append(CrossingTensor(where, writer, tuple(rows), max(size[v] for v in written)))
     return tuple(items)
 
 
@@ -190,7 +190,7 @@ def floating_storages(trace: Trace) -> set[int]:
     return set(trace.values.storage[_FLOATING[trace.values.dtype]].tolist())
 
 
-def _boundaries(trace: Trace, of: NDArray[np.int32], items: Sequence[CrossingItem]) -> tuple[Boundary, ...]:
+def _boundaries(trace: Trace, of: NDArray[np.int32], items: Sequence[CrossingTensor]) -> tuple[Boundary, ...]:
     operators = trace.operators
     floating = floating_storages(trace)
     last_backward: dict[int, int] = {}  # forward operator -> the last operator that differentiates it
@@ -245,7 +245,7 @@ def _named_cuts(trace: Trace, forward: NDArray[np.int64], begins: Sequence[str])
 
 
 @dataclass(frozen=True)
-class Cutting:
+class CutCandidates:
     """What is known of the forward operators of a step where it is to be cut; ``n`` of them, in order.
 
     Attributes:
@@ -263,7 +263,7 @@ class Cutting:
     block: NDArray[np.int64]
 
 
-def cutting(trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None) -> Cutting:
+def cutting(trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None) -> CutCandidates:
     """What is known of a step where it is to be cut; arguments as of :func:`split`."""
     forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
     return _cutting(trace, seconds, forward, crossing_items(trace if homes is None else homes))
@@ -273,8 +273,8 @@ def _cutting(
     trace: Trace,
     seconds: NDArray[np.float64],
     forward: NDArray[np.int64],
-    items: Sequence[CrossingItem],
-) -> Cutting:
+    items: Sequence[CrossingTensor],
+) -> CutCandidates:
     different = np.atleast_2d(seconds)  # (1 or count, operators)
     different = different[:1] if bool((different == different[0]).all()) else different
     work = different[:, forward]
@@ -292,10 +292,10 @@ def _cutting(
     tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[:n]
     cuttable = ~trace.operators.view[forward] & (tensors > 0)
     cuttable[:1] = False
-    return Cutting(work, crossing, tensors, cuttable, blocks(trace).of(trace)[forward].astype(np.int64))
+    return CutCandidates(work, crossing, tensors, cuttable, blocks(trace).of(trace)[forward].astype(np.int64))
 
 
-def where_to_cut(of: Cutting, count: int, how: str, seconds_per_byte: float, workload: str = "") -> list[int]:
+def where_to_cut(of: CutCandidates, count: int, how: str, seconds_per_byte: float, workload: str = "") -> list[int]:
     """Where the stages after the first begin: places among the forward operators.
 
     Args:
@@ -336,7 +336,7 @@ def even_cuts(block: NDArray[np.int64], count: int, with_ends: bool) -> list[int
     return [int(begins[end]) if end < layers else int(last[0]) for end in ends.tolist()]
 
 
-def _between_blocks(of: Cutting, count: int, workload: str) -> list[int]:
+def _between_blocks(of: CutCandidates, count: int, workload: str) -> list[int]:
     """Places where a stage may begin.
 
     Blocks are not cut through, nor is what comes before, between and after them (nobody sends logits to another stage,
@@ -355,7 +355,7 @@ def _between_blocks(of: Cutting, count: int, workload: str) -> list[int]:
     )
 
 
-def _balanced_cuts(of: Cutting, count: int, seconds_per_byte: float, workload: str) -> list[int]:
+def _balanced_cuts(of: CutCandidates, count: int, seconds_per_byte: float, workload: str) -> list[int]:
     """The slowest stage, its sends included, is as fast as possible, and among equals the fewest bytes cross."""
     n = len(of.cuttable)
     real = _between_blocks(of, count, workload)

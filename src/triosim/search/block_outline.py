@@ -3,7 +3,7 @@
 A step of few blocks is divided and priced once for all plans that divide a micro-batch alike
 (:mod:`triosim.search.block_step`), and so are the passes of what stages consist of
 (:mod:`triosim.search.block_passes`).  What is left to a plan is where its stages are cut, in blocks, what moves between
-its ranks, and to play its turns (:mod:`triosim.engine.meeting`).
+its ranks, and to run its actions (:mod:`triosim.engine.contended`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
-from triosim.core.caching import Same
+from triosim.core.caching import IdentityKey
 from triosim.core.dataclass import dataclass
-from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
+from triosim.core.result_cache import ResultCache, content
 from triosim.core.tiling import NotRepeating
 from triosim.core.units import picoseconds
-from triosim.engine.meeting import MeetingPort, Row
+from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -38,23 +38,31 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
-from triosim.prediction.dividing import ShortRoad, undivided
-from triosim.prediction.prepare import Arranged, PricedJob, price_job, schedule_of
+from triosim.prediction.partitioning import FewBlocksWorkload, undivided
+from triosim.prediction.prepare import PricedJob, StagedJob, price_job, schedule_of
 from triosim.prediction.pricing import priced_rows
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import BlockPass, BoundPass, StretchFacts, StretchPasses
-from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
-from triosim.search.contracted import WORKS, Aside, ContractedPass, Leads, ReducedFlag, Tied, WrittenPass
-from triosim.search.evaluate import means_of
-from triosim.search.memory_of import reserved_by
-from triosim.search.order import Order, Turn, order_of
-from triosim.search.stage_kinds import Port
-from triosim.search.undisturbed import Call
-from triosim.search.ways import SEND, JobWays
+from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses, ChunkStages
+from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
+from triosim.search.contracted_passes import (
+    COMPUTE_STREAM,
+    ContractedPass,
+    GradientsReady,
+    LocalTransfer,
+    PassRows,
+    PortTarget,
+    TiedGradientExchange,
+)
+from triosim.search.evaluate import job_communication
+from triosim.search.isolated_transfers import Call
+from triosim.search.peak_memory import stage_reserved_bytes
+from triosim.search.stage_classes import MessagePort
+from triosim.search.stage_order import ActionKind, StageOrder, stage_order
+from triosim.search.transfer_times import SEND, JobTransferTimes
 from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
@@ -74,7 +82,7 @@ SPARE = 7
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
-_Place = tuple[BlockStretch, Pass, bool, Missing, bool]
+_Place = tuple[ModelChunk, Pass, bool, UngatheredUnits, bool]
 Check = Callable[[JobMesh, Schedule, Replication], None]
 CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
@@ -89,7 +97,8 @@ class SharedStep:
         once: part of the micro-batches in which each of its operators runs, by the number of micro-batches that it was
             priced for.
         uncut: the step as one stage.
-        passes: the passes of its stretches in the ways of :data:`SUMMED`, by what else they depend on.
+        stages: its chunks.
+        passes: their passes for the micro-batches of :data:`SUMMED`, by what else they depend on.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
     """
 
@@ -97,7 +106,8 @@ class SharedStep:
     step: BlockStep
     once: NDArray[np.float64]
     uncut: Stages
-    passes: dict[Hashable, StretchPasses]
+    stages: ChunkStages
+    passes: dict[Hashable, ChunkPasses]
     updates: dict[int, NDArray[np.float64]]
 
     def of(self, micro_batches: int) -> BlockStep:
@@ -107,10 +117,11 @@ class SharedStep:
         return replace(self.step, seconds=self.step.seconds / self.once * share)
 
 
-_STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
-_ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
-_SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
-_WHOLES = Latest[Trace](4, np.inf, lambda trace: 1)
+_STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
+_ROADS = ResultCache[FewBlocksWorkload](KEPT_STEPS, np.inf, lambda road: 1)
+_SHARES = ResultCache[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
+_PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
+_WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
 
 
 def shared_step(
@@ -122,15 +133,15 @@ def shared_step(
         NoBlocks: the workload is not made of enough equal blocks, or something depends on more than the micro-batch.
         InputError: as of :func:`triosim.simulate`.
     """
-    blocks = blocks_of(workload)
+    blocks = count_equal_blocks(workload)
     if not blocks:
         raise NoBlocks("no equal blocks")
-    few = of_few_blocks(workload)
+    few = with_fewer_blocks(workload)
     fields = {name: getattr(plan, name) for name in plan.given if name not in OF_ITS_OWN}
     names = tuple(name for name, _ in mesh.axes)
     key = (
-        Same(few),
-        Same(system),
+        IdentityKey(few),
+        IdentityKey(system),
         content(fidelity),
         content(fields),
         mesh.micro_batch_size,
@@ -150,7 +161,9 @@ def shared_step(
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         seconds = job.all_times[job.models[0]].seconds
         short = BlockStep(job.step, seconds, blocks, str(plan.cuts))
-        return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), {}, {})
+        copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
+        uncut = cut(job.step.trace, (), job.step.homes)
+        return SharedStep(job, short, once, uncut, ChunkStages(job, short, copies), {}, {})
 
     return _STEPS.get(key, make)
 
@@ -185,7 +198,7 @@ class BlockJob:
 
     Attributes:
         job: of few blocks, on the mesh of the plan.
-        stretches: the parts of the model.
+        chunks: the parts of the model.
 
     Raises:
         NoBlocks: it is to be outlined otherwise.
@@ -206,10 +219,14 @@ class BlockJob:
         self.replication: Replication = replication(rules, mesh)
         if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
-        if mesh.stages * self.schedule.chunks_per_stage > blocks_of(workload):
+        if mesh.stages * self.schedule.chunks_per_stage > count_equal_blocks(workload):
             raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
         parts = mesh.stages * self.schedule.chunks_per_stage
-        if self.replication.regathers and self.schedule.chunks_per_stage > 1 and blocks_of(workload) < 2 * parts:
+        if (
+            self.replication.regathers
+            and self.schedule.chunks_per_stage > 1
+            and count_equal_blocks(workload) < 2 * parts
+        ):
             raise NoBlocks("parts of about a block that are gathered in each pass: what is gathered ahead is of others")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
@@ -223,15 +240,17 @@ class BlockJob:
         check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
-        self.stretches: list[BlockStretch] = self.step.stretches(cuts)
+        self.chunks: list[ModelChunk] = self.step.chunks(cuts)
         costs = ScheduleCosts(self.step.seconds)
         self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
-        self.ways = JobWays(self.facts, system, self.placement, common.router, how, means_of)
+        self.transfer_times = JobTransferTimes(
+            self.facts, system, self.placement, common.router, how, job_communication
+        )
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
         self._places: set[_Place] = set()  # of passes that are to be written
-        self.known: list[StretchFacts] = [self.passes.facts(stretch) for stretch in self.stretches]
+        self.known: list[ChunkFacts] = [self.passes.facts(chunk) for chunk in self.chunks]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
         ]
@@ -241,22 +260,25 @@ class BlockJob:
         placed, mesh = self.replication, self.mesh
         if not placed.weights or placed.ranks(mesh) == 1:
             return placed.ranks(mesh) > 1
-        step = self._share(BLOCKS)
-        units = UnitsByModule(step.trace, placed.shards(mesh), placed.modules.modules, step.apart)
-        size = step.trace.values.bytes()
-        return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
+        shards, modules = placed.shards(mesh), placed.modules.modules
 
-    def _passes(self) -> StretchPasses:
-        """The passes of its stretches, shared by plans whose exchanges within a group take equally long."""
-        tensor, shared = self.ways.slowed, self.shared
-        key = (tuple(sorted(self.ways.called.items())), tensor)
+        def padded() -> Hashable:
+            step = self._share(BLOCKS)
+            units = UnitsByModule(step.trace, shards, modules, step.apart)
+            size = step.trace.values.bytes()
+            return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
+
+        return _PADDINGS.get((self._divides, shards, content(modules)), padded)
+
+    def _passes(self) -> ChunkPasses:
+        """The passes of its chunks, shared by plans whose exchanges within a group take equally long."""
+        tensor, shared = self.transfer_times.slowed, self.shared
+        key = (tuple(sorted(self.transfer_times.called.items())), tensor)
         if key not in shared.passes:
-            device = self.priced.system.models[self.priced.models[0]]
-            copies = copy_s_per_byte(device) if self.replication.weights else 0.0
-            shared.passes[key] = StretchPasses(
-                shared.job, shared.step, [shared.of(count).seconds for count in SUMMED], self.launching, copies,
-                self.slowdown, self.ways.called, tensor,
-            )  # fmt: skip
+            seconds = [shared.of(count).seconds for count in SUMMED]
+            shared.passes[key] = ChunkPasses(
+                shared.stages, seconds, self.launching, self.slowdown, self.transfer_times.called, tensor
+            )
         return shared.passes[key]
 
     # --- where things lead --------------------------------------------------------------------------------------------
@@ -266,26 +288,26 @@ class BlockJob:
         """Number of the first value that crosses each cut, and of all of them.
 
         Raises:
-            NoBlocks: stretches do not fit together.
+            NoBlocks: chunks do not fit together.
         """
         known = self.known
         if any(a.leaving != b.arriving for a, b in pairwise(known)):
-            raise NoBlocks("stretches that do not fit together")
+            raise NoBlocks("chunks that do not fit together")
         return np.cumsum([0, *(len(one.leaving) for one in known[:-1])]).tolist()
 
-    def boundary(self, part: int, port: Port) -> tuple[int, tuple[int, int]]:
+    def boundary(self, part: int, port: MessagePort) -> tuple[int, tuple[int, int]]:
         """Number of what crosses at a port of a part, and the stages from and to which it goes."""
         arriving = len(self.known[part].arriving)
         at, number = (part - 1, port.boundary) if port.boundary < arriving else (part, port.boundary - arriving)
         ends = at % self.stages, (at + 1) % self.stages
         return self.first_boundary[at] + number, ends[::-1] if port.back else ends
 
-    def tied(self, part: int, parameter: int) -> Tied:
+    def tied(self, part: int, parameter: int) -> TiedGradientExchange:
         """The gradient of a parameter that another part has too, on its way there."""
         full = dict(self.known[part].tied)[parameter]
         size = -(-full // self.facts.shared[0].shards) if self.replication.states else full
         (other,) = self._users[parameter] - {part}
-        return Tied(parameter, part % self.stages, other % self.stages, size)
+        return TiedGradientExchange(parameter, part % self.stages, other % self.stages, size)
 
     @cached_property
     def _users(self) -> dict[int, set[int]]:
@@ -304,31 +326,31 @@ class BlockJob:
 
     # --- passes -------------------------------------------------------------------------------------------------------
 
-    def _needs(self, turn: Turn, part: int) -> Missing:
-        """What has to be gathered in a turn."""
+    def _needs(self, action: ActionKind, part: int) -> UngatheredUnits:
+        """What has to be gathered for an action."""
         if not self.known[part].gathers:
-            return Missing()
-        turns = [turn.after_backward, turn.what is not Pass.FORWARD]
-        return missing(turns, 0 if turn.first else 1, self.replication.regathers, True)
+            return UngatheredUnits()
+        action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
+        return missing(action_kinds, 0 if action.first else 1, self.replication.regathers, True)
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
+    def written(self, stage: int, action: ActionKind | None) -> tuple[Hashable, Callable[[], PassRows]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
-        if turn is None:
-            key = (*(self.stretches[part] for part in self._parts(stage)), None)
+        if action is None:
+            key = (*(self.chunks[part] for part in self._parts(stage)), None)
             return key, lambda: self._update(stage)
-        part = turn.chunk * self.stages + stage
-        place = self.stretches[part], turn.what, turn.final, self._needs(turn, part), self._leads[stage]
-        sent = self._sends[part][turn.what is not Pass.FORWARD]
+        part = action.chunk * self.stages + stage
+        place = self.chunks[part], action.what, action.final, self._needs(action, part), self._leads[stage]
+        sent = self._sends[part][action.what is not Pass.FORWARD]
         self._places.add(place)
         return (place, sent), lambda: self._bound(part, place)
 
     def _bound(self, part: int, place: _Place) -> BoundPass:
         if self._places:
             for known in self._places:
-                self._in_both_ways(known)
+                self._for_both_counts(known)
             self._places.clear()
-            self.ways.know(call for call in self.passes.ways.names if call[0] != SEND)
-        one, other = self._in_both_ways(place)
+            self.transfer_times.precompute(call for call in self.passes.transfer_times.names if call[0] != SEND)
+        one, other = self._for_both_counts(place)
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
         return one.bound(
@@ -336,7 +358,7 @@ class BlockJob:
             self._label,
         )  # fmt: skip
 
-    def _in_both_ways(self, place: _Place) -> list[BlockPass]:
+    def _for_both_counts(self, place: _Place) -> list[BlockPass]:
         return [self.passes.pass_of(which, *place) for which in range(len(SUMMED))]
 
     @cached_property
@@ -349,22 +371,26 @@ class BlockJob:
         known = self.known[part]
         here, before, after = (at % self.stages for at in (part, part - 1, part + 1))
         return (
-            tuple(self.ways.send(here, after, size)[0] for size in known.leaving),
-            tuple(self.ways.send(here, before, size)[0] for size in known.arriving),
+            tuple(self.transfer_times.send(here, after, size)[0] for size in known.leaving),
+            tuple(self.transfer_times.send(here, before, size)[0] for size in known.arriving),
         )
 
     def _parts(self, stage: int) -> range:
         return range(stage, self.parts, self.stages)
 
-    def _ticks(self, part: int, label: int, port: Leads | None) -> int:
-        return self.ways.move(self.passes.ways.names[label]) if port is None else self._sent(part, port)
+    def _ticks(self, part: int, label: int, port: PortTarget | None) -> int:
+        return (
+            self.transfer_times.collective(self.passes.transfer_times.names[label])
+            if port is None
+            else self._sent(part, port)
+        )
 
     def _label(self, label: int) -> int:
-        return self.ways.label(self.passes.ways.names[label])
+        return self.transfer_times.label(self.passes.transfer_times.names[label])
 
-    def _sent(self, part: int, port: Leads) -> int:
+    def _sent(self, part: int, port: PortTarget) -> int:
         """Ticks of what is sent, 0 for what is received."""
-        if isinstance(port, Port):
+        if isinstance(port, MessagePort):
             if not port.sends:
                 return 0
             arriving = len(self.known[part].arriving)
@@ -381,28 +407,38 @@ class BlockJob:
         rows, chain = self.passes.optimizer()
         waits = []
         for chunk, part in enumerate(parts):
-            waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(chunk)))
+            waits.append(made.add(RowKind.RECEIVE, -1, 0, port=GradientsReady(chunk)))
             for parameter, _ in self.known[part].tied:
                 own = self.tied(part, parameter)
                 back = own._replace(source=own.target, target=own.source)
-                waits.append(made.exchange(chunk, own, back, *self.ways.send(*own[1:]), chain))
+                waits.append(made.exchange(chunk, own, back, *self.transfer_times.send(*own[1:]), chain))
         share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
-        held = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        host_delay = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
         made.host += int(issue.sum())
-        made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
+        made.add(
+            RowKind.COMPUTE,
+            COMPUTE_STREAM,
+            int(ticks.sum()),
+            waits,
+            slowdown=chain.slowdown,
+            host_delay=max(host_delay, 0),
+        )
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
             groups = [group for part in parts for group in self.known[part].groups]
-            self.ways.know((ALL_GATHER, *group) for group in groups if self.mesh.size(self.mesh.names[group[1]]) > 1)
+            self.transfer_times.precompute(
+                (ALL_GATHER, *group) for group in groups if self.mesh.size(self.mesh.names[group[1]]) > 1
+            )
             for part in parts:
                 for size, axis in reversed(self.known[part].groups):
                     if self.mesh.size(self.mesh.names[axis]) > 1:
                         call: Call = (ALL_GATHER, size, axis)
                         made.host += chain.launch
                         made.add(
-                            Row.MOVE, WORKS, self.ways.move(call), (), label=self.ways.label(call),
-                            held=made.host - chain.launch,
+                            RowKind.COLLECTIVE, COMPUTE_STREAM, self.transfer_times.collective(call), (),
+                            label=self.transfer_times.label(call),
+                            host_delay=made.host - chain.launch,
                         )  # fmt: skip
         return made
 
@@ -426,13 +462,13 @@ class BlockJob:
 
     # --- what its figures are made of ---------------------------------------------------------------------------------
 
-    def arranged(self) -> Arranged:
+    def arranged(self) -> StagedJob:
         """The job, but for the step of one micro-batch of a replica that of few blocks."""
         job, model = self.priced, self.priced.models[0]
         whole = _WHOLES.get(
             self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
         )
-        return Arranged(
+        return StagedJob(
             **{**vars(job), "whole": whole}, slowest=model, stages=self.facts.stages, launching=self.launching,
             schedule=self.schedule,
         )  # fmt: skip
@@ -440,18 +476,20 @@ class BlockJob:
     def reserved(self) -> int:
         """Bytes of the fullest stage: of stages of one kind that with most passes under way."""
         stages, m = self.stages, self.mesh.micro_batches
-        orders = [order_of(self.schedule, stage, stages, m) for stage in range(stages)]
-        kinds: dict[tuple[BlockStretch, ...], int] = {}
+        orders = [stage_order(self.schedule, stage, stages, m) for stage in range(stages)]
+        kinds: dict[tuple[ModelChunk, ...], int] = {}
         for stage, order in enumerate(orders):
-            kind = tuple(self.stretches[part] for part in self._parts(stage))
+            kind = tuple(self.chunks[part] for part in self._parts(stage))
             if kind not in kinds or order.depth > orders[kinds[kind]].depth:
                 kinds[kind] = stage
         depth = {kind: orders[stage].depth for kind, stage in kinds.items()}
         about = {kind: self._about(stage, depth[kind]) for kind, stage in kinds.items()}
         least = LEAST_FULL * max(about.values())
         likely = [kind for kind in kinds if about[kind] >= least]
-        fullest = [a for a in likely if not any(_is_in(a, b) and depth[a] <= depth[b] for b in likely if b != a)]
-        return max(self._reserved(kind, orders[kinds[kind]]) for kind in fullest)
+        fullest_stage_bytes = [
+            a for a in likely if not any(_is_in(a, b) and depth[a] <= depth[b] for b in likely if b != a)
+        ]
+        return max(self._reserved(kind, orders[kinds[kind]]) for kind in fullest_stage_bytes)
 
     def _about(self, stage: int, depth: int) -> float:
         """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
@@ -459,32 +497,32 @@ class BlockJob:
         held = sum(one.held for one in known) / len(known)
         return sum(one.stays for one in known) + depth * held + max(one.largest for one in known)
 
-    def _reserved(self, kind: tuple[BlockStretch, ...], order: Order) -> int:
+    def _reserved(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
-        least = sum(stretch.blocks for stretch in kind) + 2 * len(kind) + 1
+        least = sum(chunk.blocks for chunk in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
         step = sharded(self._share(blocks), self.mesh, self.replication)
         few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.cuts_by, blocks)
         places: list[int] = []
         placed: list[int] = []  # stage of each part, 0 for the own
         at = 1
-        for number, stretch in enumerate(kind, start=1):
-            if stretch.begin is not None:
+        for number, chunk in enumerate(kind, start=1):
+            if chunk.begin is not None:
                 placed.append(number)
-            own = few.places(stretch, stretch.blocks, at)
+            own = few.places(chunk, chunk.blocks, at)
             places += own
             placed.append(0)
-            at = (0 if stretch.before else at) + stretch.blocks + 2
+            at = (0 if chunk.before else at) + chunk.blocks + 2
         if kind[-1].end is not None:
             placed.append(len(kind) + 1)
         if sorted(set(places)) != places:
             raise NoBlocks("a stage of more parts than a short step has room for")
         axes = tuple((name, len(kind) + 2 if name == "pp" else size) for name, size in self.mesh.axes)
         job = JobFacts(
-            step, ScheduleCosts(few.seconds), cut(step.trace, places, step.homes), PlacedParts(tuple(placed)),
+            step, ScheduleCosts(few.seconds), cut(step.trace, places, step.homes), FixedPlacement(tuple(placed)),
             self.plan, replace(self.mesh, axes=axes), few.grads,
         )  # fmt: skip
-        return reserved_by(StageFacts(job, 0), order)
+        return stage_reserved_bytes(StageFacts(job, 0), order)
 
     @cached_property
     def _divides(self) -> Hashable:
@@ -493,17 +531,17 @@ class BlockJob:
         scattered = placed.weights and placed.ranks(mesh) > 1
         names = tuple(name for name, _ in mesh.axes)
         asked = _asked(self.plan, mesh)
-        return Same(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
+        return IdentityKey(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
 
     def _share(self, blocks: int) -> Step:
         """The step of so many blocks, before replicas divide anything."""
         mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
 
-        def road() -> ShortRoad:
+        def road() -> FewBlocksWorkload:
             of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
             if of is None:
                 raise NoBlocks("no equal blocks when some are run again")
-            return ShortRoad.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
+            return FewBlocksWorkload.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
 
         try:
             return _SHARES.get((key, blocks), lambda: _ROADS.get(key, road).step_of(blocks - KEPT, mesh, plan))
@@ -511,7 +549,7 @@ class BlockJob:
             raise NoBlocks(str(error)) from None
 
 
-def _is_in(one: tuple[BlockStretch, ...], other: tuple[BlockStretch, ...]) -> bool:
+def _is_in(one: tuple[ModelChunk, ...], other: tuple[ModelChunk, ...]) -> bool:
     """Whether each part of a stage is a part of another's."""
     return all(
         a.blocks <= b.blocks and a.before <= b.before and a.after <= b.after
@@ -528,7 +566,7 @@ def _sizes(blocks: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class PlacedParts(Schedule):
+class FixedPlacement(Schedule):
     """Parts of the model on stages as one says; what stages run is asked for elsewhere.
 
     Attributes:
@@ -556,22 +594,22 @@ class BlockMessages:
         """Messages, with room for every number."""
         return (2 * self.of.first_boundary[-1] + len(self.number) + 1) * self.of.mesh.micro_batches
 
-    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[MeetingPort, ...]:
+    def ports(self, leads: Sequence[PortTarget], stage: int, action: ActionKind | None) -> tuple[RoutedPort, ...]:
         """Where the rows of a pass of a stage lead."""
         of, found = self.of, []
-        part = stage if turn is None else turn.chunk * of.stages + stage
+        part = stage if action is None else action.chunk * of.stages + stage
         for lead in leads:
-            if isinstance(lead, Port):
+            if isinstance(lead, MessagePort):
                 number, pair = of.boundary(part, lead)
                 to = pair[1] if lead.sends else pair[0]
-                found.append(MeetingPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
-            elif isinstance(lead, Tied):
+                found.append(RoutedPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
+            elif isinstance(lead, TiedGradientExchange):
                 pair = (lead.source, lead.target)
-                found.append(MeetingPort(self._once(lead), self.pairs[pair], pair[stage == pair[0]]))
+                found.append(RoutedPort(self._once(lead), self.pairs[pair], pair[stage == pair[0]]))
             else:
-                if turn is not None and not isinstance(lead, Aside):  # written for a stage of one chunk
-                    lead = lead._replace(chunk=turn.chunk)
-                found.append(MeetingPort(self._once((stage, lead)), self.alone, stage))
+                if action is not None and not isinstance(lead, LocalTransfer):  # written for a stage of one chunk
+                    lead = lead._replace(chunk=action.chunk)
+                found.append(RoutedPort(self._once((stage, lead)), self.alone, stage))
         return tuple(found)
 
     def _once(self, key: Hashable) -> int:

@@ -1,9 +1,9 @@
-"""Passes of stretches of a model in few rows, those of many blocks told from those of three, four and five.
+"""Passes of model chunks in few rows, those of many blocks extrapolated from those of three, four and five.
 
-A pass of a stretch (:mod:`triosim.search.block_step`) is written as that of a stage is
-(:mod:`triosim.search.contracted`), with what it moves and sends named but not timed: that differs from mesh to mesh.
-What a block more adds is the same rows again, or the same ticks; it has to be so for the fourth and the fifth block, or
-the stretch is refused.
+A pass of a chunk (:mod:`triosim.search.block_step`) is written as that of a stage is
+(:mod:`triosim.search.contracted_passes`), with what it moves and sends named but not timed: that differs from mesh to
+mesh. What a block more adds is the same rows again, or the same ticks; it has to be so for the fourth and the fifth
+block, or the chunk is refused.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from numpy.typing import NDArray
 from triosim.composition.host import HostCosts
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
-from triosim.engine.meeting import MeetingPiece, Row
+from triosim.engine.contended import ContendedFragment, RowKind
 from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import Missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import Boundary, cut
-from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, BlockStretch, NoBlocks
-from triosim.search.chain import StepChain
-from triosim.search.contracted import ContractedPass, Leads, StageContraction
-from triosim.search.undisturbed import Call
-from triosim.search.ways import SEND
+from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks
+from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
+from triosim.search.isolated_transfers import Call
+from triosim.search.operator_chain import OperatorChain
+from triosim.search.transfer_times import SEND
 from triosim.trace.tables import Phase
 
 ROUNDED = 2
 """Ticks by which what a block adds may differ from what another does."""
 
 
-class NamedWays:
-    """Gives numbers to what is moved and sent; all of it takes no time yet.
+class SymbolicTransferTimes:
+    """Numbers the collectives and sends of passes, whose times are not known yet (0).
 
     Args:
         axis: row of the axis of the stages.
@@ -50,7 +50,7 @@ class NamedWays:
         self.labels: dict[Call, int] = {}
         self.names: list[Call] = []
 
-    def move(self, call: Call) -> int:
+    def collective(self, call: Call) -> int:
         """Ticks of a collective."""
         return 0
 
@@ -71,12 +71,12 @@ class NamedWays:
 
 
 @dataclass(frozen=True)
-class BlockRun:
+class BlockRows:
     """Rows of a pass, or of what reduces after it.
 
     Attributes:
-        kind, stream, label, ticks, stretch, held: as of :class:`triosim.engine.meeting.MeetingPiece`, labels being
-            numbers of :class:`NamedWays`.
+        kind, stream, label, ticks, slowdown, host_delay: as of :class:`triosim.engine.contended.ContendedFragment`,
+            labels being numbers of :class:`SymbolicTransferTimes`.
         ends: how many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0.
         run, before: what they wait for: which of the two runs, and which row of it.
         ports: where rows lead that send or receive, None for others.
@@ -86,27 +86,27 @@ class BlockRun:
     stream: NDArray[np.int64]
     label: NDArray[np.int64]
     ticks: NDArray[np.int64]
-    stretch: NDArray[np.float64]
-    held: NDArray[np.int64]
+    slowdown: NDArray[np.float64]
+    host_delay: NDArray[np.int64]
     ends: NDArray[np.int64]
     run: NDArray[np.int64]
     before: NDArray[np.int64]
-    ports: tuple[Leads | None, ...]
+    ports: tuple[PortTarget | None, ...]
 
     @staticmethod
     def of(
-        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[Leads | None]
-    ) -> BlockRun:
-        """From rows of kind, stream, label, ticks, stretch and what is held."""
+        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[PortTarget | None]
+    ) -> BlockRows:
+        """From rows of kind, stream, label, ticks, slowdown and what is host_delay."""
         given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
         columns: dict[str, NDArray[Any]] = {
-            name: np.array(column, np.float64 if name == "stretch" else np.int64)
+            name: np.array(column, np.float64 if name == "slowdown" else np.int64)
             for name, column in zip(_COLUMNS, given, strict=True)
         }
         flat = [pair for own in before for pair in own]
         waits = np.array(flat, np.int64).reshape(len(flat), 2)
         ends = np.cumsum([0, *map(len, before)], dtype=np.int64)
-        return BlockRun(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
+        return BlockRows(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -116,7 +116,7 @@ class BlockRun:
         """How many rows each waits for."""
         return np.diff(self.ends)
 
-    def first_other(self, other: BlockRun) -> int:
+    def first_other(self, other: BlockRows) -> int:
         """The first row that is not like the one of another run, or their common length."""
         length = min(len(self), len(other))
         same = np.array([a == b for a, b in zip(self.ports, other.ports, strict=False)], bool)
@@ -124,7 +124,7 @@ class BlockRun:
             same &= getattr(self, name)[:length] == getattr(other, name)[:length]
         return int(np.argmin(same)) if not same.all() else length
 
-    def like(self, first: int, last: int, other: BlockRun, at: int) -> bool:
+    def like(self, first: int, last: int, other: BlockRows, at: int) -> bool:
         """Whether rows ``first .. last - 1`` are like as many of another run from row ``at`` on."""
         here, there = slice(first, last), slice(at, at + last - first)
         return self.ports[here] == other.ports[there] and all(
@@ -132,8 +132,8 @@ class BlockRun:
         )
 
     def moved(
-        self, first: int, last: int, by: Sequence[tuple[BlockRun, int, BlockRun, int, int]], copies: int = 1
-    ) -> BlockRun:
+        self, first: int, last: int, by: Sequence[tuple[BlockRows, int, BlockRows, int, int]], copies: int = 1
+    ) -> BlockRows:
         """Rows ``first .. last - 1``, so many copies one after another.
 
         Args:
@@ -142,46 +142,46 @@ class BlockRun:
         """
         count = last - first
         times = np.arange(copies)[:, None]
-        held = np.tile(self.held[first:last], (copies, 1))
+        host_delay = np.tile(self.host_delay[first:last], (copies, 1))
         flat = slice(self.ends[first], self.ends[last])
         before = np.tile(self.before[flat], (copies, 1))
         for new, at, old, was, often in by:
             factor = times if often < 0 else often
-            held = held + factor * (new.held[at : at + count] - old.held[was : was + count])
+            host_delay = host_delay + factor * (new.host_delay[at : at + count] - old.host_delay[was : was + count])
             one, other = (run.before[run.ends[b] : run.ends[b + count]] for run, b in ((new, at), (old, was)))
             before = before + factor * (one - other)
         same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
         ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
-        return BlockRun(
-            **same, held=np.maximum(held, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
+        return BlockRows(
+            **same, host_delay=np.maximum(host_delay, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
             before=before.reshape(-1), ports=self.ports[first:last] * copies,
         )  # fmt: skip
 
     @staticmethod
-    def joined(runs: Sequence[BlockRun]) -> BlockRun:
+    def joined(runs: Sequence[BlockRows]) -> BlockRows:
         """One after another."""
         columns: dict[str, NDArray[Any]] = {
             name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_COLUMNS, "run", "before")
         }
         ends = np.cumsum(np.concatenate([[0], *(run.waits for run in runs)])).astype(np.int64)
-        return BlockRun(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
+        return BlockRows(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
 
 
-_SAME = ("kind", "stream", "label", "ticks", "stretch")
-_COLUMNS = (*_SAME, "held")
+_SAME = ("kind", "stream", "label", "ticks", "slowdown")
+_COLUMNS = (*_SAME, "host_delay")
 _LIKE = (*_SAME, "waits")
 """What rows of a repeated block have in common, besides where they lead."""
 
-Runs = tuple[BlockRun, BlockRun]
+Runs = tuple[BlockRows, BlockRows]
 
 
 @dataclass(frozen=True)
 class BlockPass:
-    """A pass of a stretch.
+    """A pass of a model chunk.
 
     Attributes:
         runs: its rows, and those of the reductions after it.
-        calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
+        calls, exposed, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
     """
 
     runs: Runs
@@ -195,51 +195,57 @@ class BlockPass:
         given = iter(made.ports)
         split = len(made.kind) if made.reduces < 0 else made.reduces
         before = [[(int(b >= split), b - split if b >= split else b) for b in _last(made, own)] for own in made.before]
-        ports = [next(given) if kind >= Row.SENDS else None for kind in made.kind]
-        rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.stretch, made.held, strict=True))
-        one, other = (BlockRun.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
+        ports = [next(given) if kind >= RowKind.SEND else None for kind in made.kind]
+        rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.slowdown, made.host_delay, strict=True))
+        one, other = (BlockRows.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
         return BlockPass((one, other), Counter(made.calls), made.exposed, made.host)
 
     @cached_property
-    def columns(self) -> MeetingPiece:
-        """Its rows; labels are numbers of :class:`NamedWays`."""
-        all_of = BlockRun.joined(self.runs)
+    def columns(self) -> ContendedFragment:
+        """Its rows; labels are numbers of :class:`SymbolicTransferTimes`."""
+        all_of = BlockRows.joined(self.runs)
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
-        return MeetingPiece(
-            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.stretch,
-            all_of.label.astype(np.int32), before, all_of.held,
+        return ContendedFragment(
+            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.slowdown,
+            all_of.label.astype(np.int32), before, all_of.host_delay,
         )  # fmt: skip
 
     @cached_property
-    def ports(self) -> tuple[Leads, ...]:
+    def ports(self) -> tuple[PortTarget, ...]:
         """Where its rows lead, in order."""
         return tuple(port for run in self.runs for port in run.ports if port is not None)
 
     def bound(
-        self, other: BlockPass, part: float, ticks: Callable[[int, Leads | None], int],
+        self, other: BlockPass, part: float, ticks: Callable[[int, PortTarget | None], int],
         label: Callable[[int], int],
     ) -> BoundPass:  # fmt: skip
         """The pass on a mesh, one that lies between two, from this one ``part`` of the way to the other.
 
         Args:
-            ticks: of what moves, by its number of :class:`NamedWays` and where it leads.
+            ticks: of what moves, by its number of :class:`SymbolicTransferTimes` and where it leads.
             label: the number of the mesh for those.
 
         Raises:
             NoBlocks: the two are not made of the same rows.
         """
         one = self.columns
-        took, held, stretch, host, exposed = one.ticks.copy(), one.held, one.stretch, self.host, self.exposed
+        took, host_delay, slowdown, host, exposed = (
+            one.ticks.copy(),
+            one.host_delay,
+            one.slowdown,
+            self.host,
+            self.exposed,
+        )
         if part:
             two = other.columns
             if not _same_rows(one, two) or self.ports != other.ports:
                 raise NoBlocks("passes of other rows where gradients are made")
             took = np.rint(took + part * (two.ticks - took)).astype(np.int64)
-            held = np.rint(held + part * (two.held - held)).astype(np.int64)
-            stretch = stretch + part * (two.stretch - stretch)
+            host_delay = np.rint(host_delay + part * (two.host_delay - host_delay)).astype(np.int64)
+            slowdown = slowdown + part * (two.slowdown - slowdown)
             host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
         named = np.full(len(one), -1, np.int32)
-        leads = one.kind >= Row.SENDS
+        leads = one.kind >= RowKind.SEND
         moves = np.where(leads, -1, one.label)
         for number in distinct(moves).tolist():
             if number >= 0:
@@ -250,31 +256,31 @@ class BlockPass:
             if (number := int(one.label[row])) >= 0:
                 took[row] += ticks(number, port)
                 named[row] = label(number)
-        piece = MeetingPiece(one.kind, one.stream, took, stretch, named, one.before, held)
-        return BoundPass(piece, self.ports, self.calls, exposed, host)
+        fragment = ContendedFragment(one.kind, one.stream, took, slowdown, named, one.before, host_delay)
+        return BoundPass(fragment, self.ports, self.calls, exposed, host)
 
 
 @dataclass(frozen=True)
 class BoundPass:
-    """A pass of a stretch on a mesh.
+    """A pass of a model chunk on a mesh.
 
     Attributes:
         rows: of the pass.
-        ports, calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
+        ports, calls, exposed, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
     """
 
-    rows: MeetingPiece
-    ports: tuple[Leads, ...]
+    rows: ContendedFragment
+    ports: tuple[PortTarget, ...]
     calls: Counter[Call]
     exposed: int
     host: int
 
-    def piece(self) -> MeetingPiece:
+    def fragment(self) -> ContendedFragment:
         """Its rows."""
         return self.rows
 
 
-def _same_rows(one: MeetingPiece, other: MeetingPiece) -> bool:
+def _same_rows(one: ContendedFragment, other: ContendedFragment) -> bool:
     """Whether two passes differ in times only."""
     columns = ("kind", "stream", "label")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns) and (
@@ -285,30 +291,30 @@ def _same_rows(one: MeetingPiece, other: MeetingPiece) -> bool:
 
 def _last(made: ContractedPass, before: list[int]) -> list[int]:
     """Of what a row waits for the last of each stream, which are in order."""
-    of_stream = {made.stream[b]: b for b in before if made.kind[b] != Row.RECEIVES}
-    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == Row.RECEIVES)})
+    of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
+    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
 
-def longer(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
+def extrapolate_blocks(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
     """A pass of many blocks from those of :data:`SHORTEST` and one and two more.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
-    runs = tuple(_longer_run([one.runs[run] for one in few], blocks) for run in (0, 1))
-    calls = {call: _on([one.calls[call] for one in few], blocks) for call in few[-1].calls}
-    exposed, host = (_on([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
+    runs = tuple(_extrapolate_rows([one.runs[run] for one in few], blocks) for run in (0, 1))
+    calls = {call: _extrapolate([one.calls[call] for one in few], blocks) for call in few[-1].calls}
+    exposed, host = (_extrapolate([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
     return BlockPass(runs, Counter(calls), exposed, host)  # type: ignore[arg-type]
 
 
-def _on(few: list[int], blocks: int) -> int:
+def _extrapolate(few: list[int], blocks: int) -> int:
     """What a number comes to that each block adds to alike."""
     if abs((few[2] - few[1]) - (few[1] - few[0])) > ROUNDED:
         raise NoBlocks("blocks that do not add alike")
     return few[2] + (blocks - LONGEST) * (few[2] - few[1])
 
 
-def _longer_run(few: list[BlockRun], blocks: int) -> BlockRun:
+def _extrapolate_rows(few: list[BlockRows], blocks: int) -> BlockRows:
     least, old, new = few
     period, more = len(old) - len(least), blocks - LONGEST
     if not period and len(new) == len(old):
@@ -323,14 +329,14 @@ def _longer_run(few: list[BlockRun], blocks: int) -> BlockRun:
     ):
         raise NoBlocks("rows that do not repeat")
     grows = (new, first, old, first, more)
-    return BlockRun.joined([
+    return BlockRows.joined([
         new.moved(0, first, [(new, 0, old, 0, more)]),
         new.moved(first, first + period, [(new, first + period, new, first, -1), grows], blocks - SHORTEST),
         new.moved(first + 2 * period, len(new), [(new, first + 2 * period, old, first + period, more)]),
     ])  # fmt: skip
 
 
-def _grown(few: list[BlockRun], more: int) -> BlockRun:
+def _grown(few: list[BlockRows], more: int) -> BlockRows:
     """Rows that take longer with each block."""
     least, old, new = few
     same = ("kind", "stream", "label", "run", "before", "ends")
@@ -341,16 +347,16 @@ def _grown(few: list[BlockRun], more: int) -> BlockRun:
     if (np.abs(added - (old.ticks - least.ticks)) > ROUNDED).any():
         raise NoBlocks("blocks that do not add alike")
     ticks = new.ticks + more * added
-    work = new.ticks * new.stretch
-    grown = work + more * (work - old.ticks * old.stretch)
-    stretch = np.where((ticks != 0) & (new.stretch > 1), grown / np.maximum(ticks, 1), new.stretch)
-    held = np.maximum(new.held + more * (new.held - old.held), 0)
-    return replace(new, ticks=ticks, stretch=np.maximum(stretch, 1.0), held=held)
+    work = new.ticks * new.slowdown
+    grown = work + more * (work - old.ticks * old.slowdown)
+    slowdown = np.where((ticks != 0) & (new.slowdown > 1), grown / np.maximum(ticks, 1), new.slowdown)
+    host_delay = np.maximum(new.host_delay + more * (new.host_delay - old.host_delay), 0)
+    return replace(new, ticks=ticks, slowdown=np.maximum(slowdown, 1.0), host_delay=host_delay)
 
 
 @dataclass(frozen=True)
-class StretchFacts:
-    """What is known of a stretch besides its passes, where it has so many blocks.
+class ChunkFacts:
+    """Properties of a chunk besides its passes, where it has so many blocks.
 
     Attributes:
         leads: whether a pass calls a collective before anything that it receives is there.
@@ -375,37 +381,75 @@ class StretchFacts:
     tied: tuple[tuple[int, int], ...]
 
 
-class StretchPasses:
-    """The passes of the stretches of a step.
+class ChunkStages:
+    """The chunks of a step as stages of a pipeline, however long what they exchange takes.
 
     Args:
         job: that the step is of.
         step: of few blocks.
-        seconds: of each of its operators, in each of so many ways.
-        launching: what launching costs.
         copies: seconds for copying a byte on the device, where parameters are gathered.
-        slowdown, called, tensor: as of :class:`triosim.search.chain.StepChain`.
+
+    Attributes:
+        known: those that were asked for.
+        facts: what is known of chunks besides.
+    """
+
+    def __init__(self, job: PricedJob, step: BlockStep, copies: float) -> None:
+        self.job, self.step = job, step
+        self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
+        self.facts: dict[ModelChunk, ChunkFacts] = {}
+        self.known: dict[ModelChunk, StageFacts] = {}
+
+    def of(self, chunk: ModelChunk) -> StageFacts:
+        """A chunk as a stage between its neighbours.
+
+        Raises:
+            NoBlocks: values cross several stages.
+        """
+        if chunk not in self.known:
+            self.known[chunk] = self._stage(chunk)
+        return self.known[chunk]
+
+    def _stage(self, chunk: ModelChunk) -> StageFacts:
+        step, priced = self.step.step, self.job
+        stages = cut(step.trace, self.step.places(chunk, chunk.blocks), step.homes)
+        axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
+        schedule = SCHEDULES.get("1f1b")()
+        job = JobFacts(
+            step, self.costs, stages, schedule, priced.plan, replace(priced.mesh, axes=axes), self.step.grads
+        )  # fmt: skip
+        if any(abs(b.target - b.source) != 1 for b in stages.boundaries):
+            raise NoBlocks("values that cross several stages")
+        return StageFacts(job, 0 if chunk.begin is None else 1)
+
+
+class ChunkPasses:
+    """The passes of the chunks of a step.
+
+    Args:
+        stages: its chunks.
+        seconds: of each of its operators, for each number of micro-batches.
+        launching: what launching costs.
+        slowdown, called, tensor: as of :class:`triosim.search.operator_chain.OperatorChain`.
     """
 
     def __init__(
-        self, job: PricedJob, step: BlockStep, seconds: Sequence[NDArray[np.float64]], launching: HostCosts,
-        copies: float, slowdown: float, called: dict[Call, int], tensor: float,
+        self, stages: ChunkStages, seconds: Sequence[NDArray[np.float64]], launching: HostCosts, slowdown: float,
+        called: dict[Call, int], tensor: float,
     ) -> None:  # fmt: skip
-        self.job, self.step, self.seconds, self.launching, self.slowdown = job, step, seconds, launching, slowdown
-        self.called, self.tensor = called, tensor
-        self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
-        self.ways = NamedWays(job.mesh.pipeline_axis)
-        forward = step.step.trace.operators.phase == Phase.FORWARD
+        self.stages, self.step, self.seconds, self.launching = stages, stages.step, seconds, launching
+        self.slowdown, self.called, self.tensor = slowdown, called, tensor
+        self.transfer_times = SymbolicTransferTimes(stages.job.mesh.pipeline_axis)
+        forward = self.step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
-        self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
-        self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._facts: dict[BlockStretch, StretchFacts] = {}
+        self._stages: dict[ModelChunk, tuple[list[StageContraction], PartFacts]] = {}
+        self._few: dict[tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool], BlockPass] = {}
+        self._passes: dict[tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool], BlockPass] = {}
 
     def pass_of(
-        self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: UngatheredUnits, leads: bool
     ) -> BlockPass:  # fmt: skip
-        """A pass of a stretch.
+        """A pass of a chunk.
 
         Args:
             which: of the seconds.
@@ -416,83 +460,78 @@ class StretchPasses:
         """
         if what is Pass.FORWARD and self._same_forward:
             which = 0
-        key = (which, stretch, what, final, needs, leads)
-        if stretch.blocks <= LONGEST:
+        key = (which, chunk, what, final, needs, leads)
+        if chunk.blocks <= LONGEST:
             return self._pass(*key)
         if key not in self._passes:
-            few = tuple(self._pass(which, one, *key[2:]) for one in _short(stretch))
-            self._passes[key] = longer(few, stretch.blocks)  # type: ignore[arg-type]
+            few = tuple(self._pass(which, one, *key[2:]) for one in _short(chunk))
+            self._passes[key] = extrapolate_blocks(few, chunk.blocks)  # type: ignore[arg-type]
         return self._passes[key]
 
-    def facts(self, stretch: BlockStretch) -> StretchFacts:
-        """What is known of a stretch besides.
+    def facts(self, chunk: ModelChunk) -> ChunkFacts:
+        """What is known of a chunk besides.
 
         Raises:
             NoBlocks: blocks do not add alike.
         """
-        if stretch not in self._facts:
-            self._facts[stretch] = self._known(stretch)
-        return self._facts[stretch]
+        known = self.stages.facts
+        if chunk not in known:
+            known[chunk] = self._known(chunk)
+        return known[chunk]
 
-    def optimizer(self) -> tuple[list[int], StepChain]:
+    def optimizer(self) -> tuple[list[int], OperatorChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
-        ((of, *_), _), *_ = self._stages.values()
+        (of, *_), _ = self._stage(next(iter(self.stages.known)))
         phase = self.step.step.trace.operators.phase
         rows = np.flatnonzero((phase == Phase.OPTIMIZER) & ~np.array(of.job.skipped)).tolist()
         return rows, of.chain
 
     def _pass(
-        self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: UngatheredUnits, leads: bool
     ) -> BlockPass:  # fmt: skip
-        key = (which, stretch, what, final, needs, leads)
+        key = (which, chunk, what, final, needs, leads)
         if key not in self._few:
-            of, part = self._stage(stretch)
+            of, part = self._stage(chunk)
             of[which].leads = leads
             self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs))
         return self._few[key]
 
-    def _stage(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
-        if stretch not in self._stages:
-            self._stages[stretch] = self._contraction(stretch)
-        return self._stages[stretch]
+    def _stage(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
+        if chunk not in self._stages:
+            self._stages[chunk] = self._contraction(chunk)
+        return self._stages[chunk]
 
-    def _contraction(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
-        step, priced = self.step.step, self.job
-        stages = cut(step.trace, self.step.places(stretch, stretch.blocks), step.homes)
-        axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
-        schedule = SCHEDULES.get("1f1b")()
-        job = JobFacts(
-            step, self.costs, stages, schedule, priced.plan, replace(priced.mesh, axes=axes), self.step.grads
-        )  # fmt: skip
-        if any(abs(b.target - b.source) != 1 for b in stages.boundaries):
-            raise NoBlocks("values that cross several stages")
-        facts = StageFacts(job, 0 if stretch.begin is None else 1)
-        chains = [StepChain(job, self.launching, self.slowdown, self.called, self.tensor, own) for own in self.seconds]
-        boundaries = {id(b): number for number, b in enumerate(stages.boundaries)}
-        return [StageContraction(facts, chain, self.ways, boundaries) for chain in chains], facts.parts[0]
+    def _contraction(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
+        facts = self.stages.of(chunk)
+        chains = [
+            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, own)
+            for own in self.seconds
+        ]
+        boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}
+        return [StageContraction(facts, chain, self.transfer_times, boundaries) for chain in chains], facts.parts[0]
 
-    def _known(self, stretch: BlockStretch) -> StretchFacts:
-        if stretch.blocks <= LONGEST:
-            return self._at(stretch)
-        few = [self._at(one) for one in _short(stretch)]
+    def _known(self, chunk: ModelChunk) -> ChunkFacts:
+        if chunk.blocks <= LONGEST:
+            return self._at(chunk)
+        few = [self._at(one) for one in _short(chunk)]
         last = few[-1]
         if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
             raise NoBlocks("blocks that send differently")
-        share = tuple(c + (stretch.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
+        share = tuple(c + (chunk.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
         runs = [
-            BlockRun.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
+            BlockRows.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
             for one in few for count in (len(one.groups),)
         ]  # fmt: skip
-        longest = _longer_run(runs, stretch.blocks)
+        longest = _extrapolate_rows(runs, chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         stays, held = (
-            getattr(last, name) + (stretch.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
+            getattr(last, name) + (chunk.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
             for name in ("stays", "held")
         )
         return replace(last, share=share, groups=groups, stays=stays, held=held)
 
-    def _at(self, stretch: BlockStretch) -> StretchFacts:
-        (of, *_), part = self._stage(stretch)
+    def _at(self, chunk: ModelChunk) -> ChunkFacts:
+        (of, *_), part = self._stage(chunk)
         facts, job = of.facts, of.job
         size = job.step.trace.values.bytes()
         crossing = job.stages.boundaries
@@ -503,7 +542,7 @@ class StretchPasses:
         passing = ~(storages.persistent | storages.given | storages.gradient)[where]
         kept = passing & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
         everything = float(storages.size[storages.persistent | storages.gradient].sum())
-        return StretchFacts(
+        return ChunkFacts(
             leads=any(of.chain.leads(rows) for rows in part.rows.values()),
             gathers=bool(part.units),
             arriving=tuple(b.bytes for b in crossing if b.target == part.number),
@@ -529,6 +568,6 @@ def _largest(job: JobFacts, rows: list[int]) -> int:
     return int(touched[rows].max(initial=0))
 
 
-def _short(stretch: BlockStretch) -> list[BlockStretch]:
-    """The stretches from which a longer one is told."""
-    return [stretch._replace(blocks=SHORTEST + more) for more in range(3)]
+def _short(chunk: ModelChunk) -> list[ModelChunk]:
+    """The chunks from which a longer one is told."""
+    return [chunk._replace(blocks=SHORTEST + more) for more in range(3)]

@@ -2,7 +2,7 @@
 
 Plans that divide a micro-batch alike differ in how many blocks their stages have.  So a step with :data:`BLOCKS` blocks
 is divided and priced, once for all of them; where the long step would be cut is found on columns of its forward
-operators, which repeat; and a *stretch* of the long step, a part of the model between two cuts, is looked up as one of
+operators, which repeat; and a *chunk* of the long step, a part of the model between two cuts, is looked up as one of
 the same number of blocks, or of :data:`SHORTEST` and more, in the short one.
 """
 
@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
-from triosim.core.latest import Latest, content
+from triosim.core.result_cache import ResultCache, content
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.step import Step
-from triosim.schedule.stages import Cutting, cutting, where_to_cut
+from triosim.schedule.stages import CutCandidates, cutting, where_to_cut
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, ROOM, repeated
 from triosim.trace.tables import NONE, Phase, Trace
 
 BLOCKS = 10
-"""Blocks of a short step: one stretch of five has neighbours on both sides."""
+"""Blocks of a short step: one chunk of five has neighbours on both sides."""
 SHORTEST = 3
-"""Blocks of the shortest stretch from which longer ones are told, by what one and two more add."""
+"""Blocks of the shortest chunk from which longer ones are told, by what one and two more add."""
 LONGEST = SHORTEST + 2
-"""Blocks of the longest stretch that is looked up as it is."""
+"""Blocks of the longest chunk that is looked up as it is."""
 WITHIN = 2
-"""The block of the short step in which a stretch begins that is not at the begin or the end of the model."""
+"""The block of the short step in which a chunk begins that is not at the begin or the end of the model."""
 
 
 class NoBlocks(Exception):
@@ -40,14 +40,14 @@ class NoBlocks(Exception):
 
 
 class BlockCut(NamedTuple):
-    """Where a stretch begins or ends: a block (-1 before all, as many as there are after all), operators of it."""
+    """Where a chunk begins or ends: a block (-1 before all, as many as there are after all), operators of it."""
 
     block: int
     offset: int
 
 
-class BlockStretch(NamedTuple):
-    """A part of the model, whatever blocks it consists of.
+class ModelChunk(NamedTuple):
+    """A part of the model between two cuts, whatever blocks it consists of.
 
     Attributes:
         begin, end: offsets of the cuts; None at the begin and the end of the model.
@@ -62,7 +62,7 @@ class BlockStretch(NamedTuple):
     blocks: int
 
 
-def blocks_of(workload: Trace) -> int:
+def count_equal_blocks(workload: Trace) -> int:
     """How many equal blocks a workload has; 0 where they are no more than :data:`BLOCKS`, or not alike."""
     of = repeated(workload)
     found = 0 if of is None or len(of.paths[0]) != 1 else of.copies + KEPT
@@ -70,7 +70,7 @@ def blocks_of(workload: Trace) -> int:
 
 
 @kept(64, room=ROOM, size=len)
-def of_few_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
+def with_fewer_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
     """A workload of equal blocks with fewer of them, at least :data:`BLOCKS`."""
     of = repeated(workload)
     assert of is not None
@@ -80,7 +80,7 @@ def of_few_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
     return few.long(of.short)
 
 
-_PLACES = Latest[list[int]](512, np.inf, len)
+_PLACES = ResultCache[list[int]](512, np.inf, len)
 """Where steps are cut: the same for plans that differ in what replicas divide."""
 
 
@@ -135,7 +135,7 @@ class BlockStep:
         return 1 + (self.blocks - self.count) * float(one) / float(size[weights].sum())
 
     @cached_property
-    def _points(self) -> Cutting:
+    def _points(self) -> CutCandidates:
         """Where the long step may be cut.
 
         Raises:
@@ -154,7 +154,7 @@ class BlockStep:
 
         begins_anew = np.append(True, few.block[1:] != few.block[:-1])
         block = np.where(long(few.block < 0), NONE, np.cumsum(long(begins_anew))).astype(np.int64)
-        return Cutting(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
+        return CutCandidates(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
 
     def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
         """Where the long step is cut into so many parts.
@@ -176,7 +176,7 @@ class BlockStep:
         offset = places - np.where(block >= 0, starts[np.maximum(block, 0)], 0)
         return tuple(BlockCut(b, o) for b, o in zip(block.tolist(), offset.tolist(), strict=True))
 
-    def stretches(self, cuts: tuple[BlockCut, ...]) -> list[BlockStretch]:
+    def chunks(self, cuts: tuple[BlockCut, ...]) -> list[ModelChunk]:
         """The parts between cuts.
 
         Raises:
@@ -190,11 +190,11 @@ class BlockStep:
             first = 0 if begin is None or before else begin.block
             last = self.blocks if end is None or after else end.block
             one, other = (None if cut is None else cut.offset for cut in (begin, end))
-            found.append(BlockStretch(one, other, before, after, last - first))
+            found.append(ModelChunk(one, other, before, after, last - first))
         return found
 
-    def places(self, of: BlockStretch, blocks: int, begin: int = WITHIN) -> list[int]:
-        """Where the short step is cut to have a stretch with so many blocks as one part.
+    def places(self, of: ModelChunk, blocks: int, begin: int = WITHIN) -> list[int]:
+        """Where the short step is cut to have a chunk with so many blocks as one part.
 
         Args:
             begin: block in which it begins, if it is not at the begin or the end of the model.

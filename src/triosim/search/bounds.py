@@ -1,4 +1,4 @@
-"""What a plan takes at least, without predicting it: two numbers that its prediction cannot be below.
+"""Lower bounds of a plan: seconds and bytes that its prediction cannot be below.
 
 All plans that divide one micro-batch alike (``tp``, ``cp``, ``ep``, its samples, recomputation, sequence parallelism)
 share the operators of one rank: a *shape*.  It is divided and priced once, on one stage.
@@ -11,7 +11,7 @@ sends, contention and reductions of gradients only add to such a recurrence (it 
 ``P`` is what one micro-batch takes at least on one stage.  Cut into pieces that each begin with nothing under way, the
 pieces together take no longer than the whole: what is under way at a cut is left out, and nothing else changes.  So
 ``P`` is added up over the blocks of the model, of which those that are alike are read once
-(:mod:`triosim.search.least_pass`).  A stage may end within a block: each of the ``2 parts`` cuts (forward and backward)
+(:mod:`triosim.search.pass_bound`).  A stage may end within a block: each of the ``2 parts`` cuts (forward and backward)
 takes at most ``h`` off, the longest that the collectives are ever behind the computation, and the parts' passes
 together take ``W >= P - 2 parts h``.
 
@@ -22,7 +22,7 @@ that makes the largest of these smallest makes all equal: ``w_1 = T / m`` and ``
 to ``T (1 - (1 - 1/m)^p)``.  So ``T >= W / (1 - (1 - 1/m)^p)`` for whatever division.
 
 What the first micro-batch leaves out (it adds its gradients to nothing) counts ``m - 1`` times.  After its last
-operator a stage gathers what replicas have updated in parts (:mod:`triosim.search.least_exchange`), ``G`` seconds on
+operator a stage gathers what replicas have updated in parts (:mod:`triosim.search.exchange_bound`), ``G`` seconds on
 all stages together, while it computes nothing: ``T >= (m W + G) / p``.
 
 The hosts of the stages issue operators one after another as well, though ahead of what arrives: with ``H`` seconds for
@@ -35,7 +35,7 @@ micro-batches under way before its first backward, in each of its chunks.  With 
 the states the fullest holds ``max_s (w_s + n_s k_s)``, and the mean of these, weighted by ``1 / n_s``, is at least
 ``(kept + states / n_0) / sum_s 1 / n_s`` for whatever division.
 
-**With the stages.**  Both are much sharper once a pipeline is cut (:mod:`triosim.search.least_stages`).  The cuts of a
+**With the stages.**  Both are much sharper once a pipeline is cut (:mod:`triosim.search.stages_bound`).  The cuts of a
 plan are found as for its prediction, from the same times, but of a model of few blocks
 (:mod:`triosim.search.pipeline_blocks`).  They are not known before where devices differ, or lower their clocks by what
 a whole iteration draws; then only the shape tells.
@@ -43,7 +43,7 @@ a whole iteration draws; then only the shape tells.
 **Without pricing the shape.**  No product is faster than the models of products say of the best tile
 (:func:`triosim.kernels.sustained.most`), and no rank has less of the products than their part of ``tp cp``: ranks that
 divide experts get the rows of one another.  What collectives carry grows with the samples of a micro-batch, by as much
-for each as from one to two; that divided by what their links carry at most (:mod:`triosim.search.least_exchange`) they
+for each as from one to two; that divided by what their links carry at most (:mod:`triosim.search.exchange_bound`) they
 take at least, on one stream for each stage.  Where no operator runs between the one that gives a collective its bytes
 and the one that reads what it brings, it hides behind nothing and adds to the products.  A cut between the two may put
 another pass there: each takes at most the longest of such collectives off.  What is run again may come between as well,
@@ -76,15 +76,15 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.kernels.sustained import most
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange, seconds_per_byte
-from triosim.search.grid import asked_of
-from triosim.search.least_exchange import LeastCalls, LeastExchange, least_exchange
-from triosim.search.least_pass import LeastPass, alone_of, shape_of
-from triosim.search.least_stages import LeastStages, stages_of
+from triosim.prediction.prepare import StagedJob, arrange, seconds_per_byte
+from triosim.search.exchange_bound import CollectivesBound, ExchangeBound, exchange_bound
+from triosim.search.grid import with_fields
+from triosim.search.pass_bound import PassBound, isolated_transfer_s, pass_bound
 from triosim.search.pipeline_blocks import PipelineBlocks
 from triosim.search.recurrence import PassRecurrence
 from triosim.search.space import Candidate, schedule_of
-from triosim.trace.repeated import Repeated, repeated
+from triosim.search.stages_bound import StagesBound, stages_bound
+from triosim.trace.repeated import RepeatedTrace, repeated
 from triosim.trace.tables import Trace
 
 GATHERS_AGAIN = 3
@@ -108,8 +108,8 @@ UNDIVIDED = {"tp": 1, "cp": 1, "sequence-parallel": False}
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What a plan takes at least: seconds of an iteration, bytes that its fullest device reserves."""
+class PlanBound:
+    """Least seconds of an iteration and least bytes that the fullest device reserves."""
 
     seconds: float
     bytes: int
@@ -126,14 +126,14 @@ class _Shape:
         NotRepeating: blocks are not alike.
     """
 
-    def __init__(self, made: Arranged, of: Repeated | None) -> None:
-        self.made, recurrence = made, PassRecurrence(made, alone_of(made))
-        self.least = shape_of(made, recurrence, of)
+    def __init__(self, made: StagedJob, of: RepeatedTrace | None) -> None:
+        self.made, recurrence = made, PassRecurrence(made, isolated_transfer_s(made))
+        self.least = pass_bound(made, recurrence, of)
         self.pipelines = PipelineBlocks(made, recurrence, of)
 
 
-class Bounds:
-    """Bounds of plans for one workload on one machine.
+class PlanBounds:
+    """Lower bounds of the times and memory of plans for one workload on one machine.
 
     Args:
         workload: one step on one device.
@@ -148,13 +148,13 @@ class Bounds:
     def __init__(self, workload: Trace, system: System, base: Plan, fidelity: Fidelity) -> None:
         self.workload, self.system, self.fidelity = workload, system, fidelity
         self._base = base
-        self._shapes: dict[tuple[Any, ...], LeastPass | str] = {}
+        self._shapes: dict[tuple[Any, ...], PassBound | str] = {}
         self._experts: dict[tuple[Any, ...], set[int]] = {}
         self._recent: OrderedDict[tuple[Any, ...], _Shape] = OrderedDict()
-        self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
+        self._stages: dict[tuple[Any, ...], StagesBound | str] = {}
         self._per_byte: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        self._exchanges: dict[tuple[int, ...], LeastExchange] = {}
-        self._volumes: dict[tuple[Any, ...], tuple[LeastCalls, float]] = {}
+        self._exchanges: dict[tuple[int, ...], ExchangeBound] = {}
+        self._volumes: dict[tuple[Any, ...], tuple[CollectivesBound, float]] = {}
         self._peak = _peak(workload, system, base, fidelity)
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and isinstance(base.cuts, str)
@@ -167,28 +167,28 @@ class Bounds:
         for size in {1, 2, self._size(asked)}:
             self._experts.setdefault(_but_experts(asked, size), set()).add(int(asked["ep"]))
 
-    def of(self, candidate: Candidate) -> Bound | str:
+    def of(self, candidate: Candidate) -> PlanBound | str:
         """What a plan takes at least, or the sentence why it cannot be formed."""
         asked = candidate.asked
         shape = self.shape(asked)
         if isinstance(shape, str):
             return shape
-        return Bound(self._seconds(shape, candidate), self._bytes(shape, asked))
+        return PlanBound(self._seconds(shape, candidate), self._bytes(shape, asked))
 
-    def at_once(self, candidate: Candidate) -> Bound:
+    def at_once(self, candidate: Candidate) -> PlanBound:
         """What a plan takes at least, as far as that is said without its shape: its memory and its products."""
         asked = candidate.asked
         one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
         if isinstance(one, str) or isinstance(two, str):
-            return Bound(0.0, 0)
+            return PlanBound(0.0, 0)
         ranks, size = int(asked["tp"]), self._size(asked)
         kept = max(two.kept - one.kept, 0) * size // (ranks * int(asked["cp"]))
         least = replace(
             one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept
         )
-        return Bound(self._at_least(self._products(asked), candidate), self._bytes(least, asked))
+        return PlanBound(self._at_least(self._products(asked), candidate), self._bytes(least, asked))
 
-    def by_volume(self, candidate: Candidate) -> Bound:
+    def by_volume(self, candidate: Candidate) -> PlanBound:
         """What the collectives of a plan take at least, told from those of one sample and of two, and the products."""
         asked = candidate.asked
         m, pp, size = int(asked["micro_batches"]), int(asked["pp"]), self._size(asked)
@@ -196,32 +196,32 @@ class Bounds:
         alone = m * size * calls.all_s / pp
         schedule = asked.get("schedule", "1f1b")
         if schedule_of(asked).combines:  # beside another pass
-            return Bound(alone, 0)
+            return PlanBound(alone, 0)
         split = pp > 1 and schedule not in UNSPLIT
         waits = calls.forward_s + (0.0 if split or asked["recompute"] != "none" else calls.backward_s)
         cuts = 2 * (candidate.parts - 1)
         products = max(self._products(asked), size * flop / self._peak)
         whole = products + size * max(waits - cuts * calls.longest_s, 0.0)
-        return Bound(max(alone, self._at_least(whole, candidate)), 0)
+        return PlanBound(max(alone, self._at_least(whole, candidate)), 0)
 
-    def _volume(self, asked: Mapping[str, Any]) -> tuple[LeastCalls, float]:
+    def _volume(self, asked: Mapping[str, Any]) -> tuple[CollectivesBound, float]:
         """What the collectives of a shape take at least for each sample, of the longest no less than it takes; and the
         FLOP of its products for each, which what does not divide makes more than its part of all."""
         key = tuple(asked[name] for name in SHAPE)
         if key not in self._volumes:
             one, two = (self._of(asked, size) for size in (1, 2))
-            found, flop = LeastCalls(), 0.0
+            found, flop = CollectivesBound(), 0.0
             if not isinstance(one, str) and not isinstance(two, str):
                 more = {
                     name: max(getattr(two.calls, name) - getattr(one.calls, name), 0.0)
                     for name in ("all_s", "forward_s", "backward_s")
                 }
-                found = LeastCalls(**more, longest_s=one.calls.longest_s)
+                found = CollectivesBound(**more, longest_s=one.calls.longest_s)
                 flop = max(two.flop - one.flop, 0.0)
             self._volumes[key] = found, flop
         return self._volumes[key]
 
-    def without_recomputation(self, candidate: Candidate) -> Bound:
+    def without_recomputation(self, candidate: Candidate) -> PlanBound:
         """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory.
 
         What is run again may hide collectives, so its products add to the operators of that shape only.
@@ -229,7 +229,7 @@ class Bounds:
         plain = {**candidate.asked, "recompute": "none"}
         shape = self.shape(plain)
         again = self._products(candidate.asked) - self._products(plain)
-        return Bound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate, max(again, 0.0)), 0)
+        return PlanBound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate, max(again, 0.0)), 0)
 
     def _products(self, asked: Mapping[str, Any]) -> float:
         """Seconds that the products of a micro-batch take on one rank at least."""
@@ -239,7 +239,7 @@ class Bounds:
         ranks = int(asked["tp"]) * int(asked["cp"])
         return max(two.flop - one.flop, 0.0) * self._size(asked) / ranks / self._peak
 
-    def of_stages(self, candidate: Candidate) -> Bound | str:
+    def of_stages(self, candidate: Candidate) -> PlanBound | str:
         """What a plan takes at least, told from its stages as they are cut; nothing new where they are not in turn.
 
         Plans that differ in replicas, in what these divide and in micro-batches have the same stages.
@@ -249,13 +249,13 @@ class Bounds:
         if isinstance(shape, str):
             return shape
         if pp == 1:
-            return Bound(0.0, 0)
+            return PlanBound(0.0, 0)
         schedule = schedule_of(asked)
         if schedule.times_matter or schedule.combines or not schedule.looped(pp):
-            return Bound(0.0, 0)
+            return PlanBound(0.0, 0)
         m, zero = int(asked["micro_batches"]), int(asked["zero"])
         if not self._cuts_known:
-            return Bound(0.0, 0)
+            return PlanBound(0.0, 0)
         key = (
             *self._key(asked, self._size(asked)),
             pp,
@@ -273,9 +273,9 @@ class Bounds:
         size = stages.bytes(schedule, m, int(asked["dp"]), zero, not elsewhere)
         if "activations" in self._base.offload:
             size = 0
-        return Bound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT, self._exchange(asked)), size)
+        return PlanBound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT, self._exchange(asked)), size)
 
-    def _cut(self, candidate: Candidate, splits_backward: bool) -> LeastStages | str:
+    def _cut(self, candidate: Candidate, splits_backward: bool) -> StagesBound | str:
         """What the stages of a plan take at least, cut as they are for its prediction."""
         asked = candidate.asked
         try:
@@ -286,29 +286,29 @@ class Bounds:
             cuts = found.cuts(seconds, candidate.parts, float(sends[0]), str(self._base.cuts))
             parts = found.parts(cuts, seconds, splits_backward)
             parts_of_a_send = int(asked["tp"]) if self._base.stack and self._base.stack.scattered_transfers else 1
-            return stages_of(
+            return stages_bound(
                 parts, int(asked["pp"]), found.held.storages.size, found.lone_states, sends / parts_of_a_send
             )
         except InputError as error:
             return str(error)
 
-    def _exchange(self, asked: Mapping[str, Any]) -> LeastExchange:
+    def _exchange(self, asked: Mapping[str, Any]) -> ExchangeBound:
         """What replicas exchange at the end of an iteration, as far as it is known."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp", "zero"))
         if key not in self._exchanges:
-            plan, fidelity = asked_of(self._base, self.fidelity, asked)
-            self._exchanges[key] = least_exchange(self.workload, self.system, plan, fidelity)
+            plan, fidelity = with_fields(self._base, self.fidelity, asked)
+            self._exchanges[key] = exchange_bound(self.workload, self.system, plan, fidelity)
         return self._exchanges[key]
 
     def _seconds_per_byte(self, asked: Mapping[str, Any]) -> NDArray[np.float64]:
         """What a byte costs from each stage of a plan to the next, shape ``(stages - 1,)``."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp"))
         if key not in self._per_byte:
-            plan, _ = asked_of(self._base, self.fidelity, asked)
+            plan, _ = with_fields(self._base, self.fidelity, asked)
             self._per_byte[key] = seconds_per_byte(self.workload, self.system, plan)
         return self._per_byte[key]
 
-    def shape(self, asked: Mapping[str, Any]) -> LeastPass | str:
+    def shape(self, asked: Mapping[str, Any]) -> PassBound | str:
         """The shape of a plan, or why there is none."""
         return self._of(asked, self._size(asked))
 
@@ -317,7 +317,7 @@ class Bounds:
         replicas = asked["dp"] // asked["cp"]
         return int(self._base.global_batch_size or 1) // replicas // int(asked["micro_batches"])
 
-    def _of(self, asked: Mapping[str, Any], size: int) -> LeastPass | str:
+    def _of(self, asked: Mapping[str, Any], size: int) -> PassBound | str:
         key = self._key(asked, size)
         if key not in self._shapes:
             self._shapes[key] = self._priced(asked, size)
@@ -337,7 +337,7 @@ class Bounds:
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
-    def _priced(self, asked: Mapping[str, Any], size: int) -> LeastPass | str:
+    def _priced(self, asked: Mapping[str, Any], size: int) -> PassBound | str:
         try:
             return self._arranged(asked, size).least
         except InputError as error:
@@ -368,7 +368,7 @@ class Bounds:
         fields = {name: asked[name] for name in SHAPE}
         whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
-        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole})
+        plan, fidelity = with_fields(self._base, self.fidelity, {**fields, **whole})
         found = None
         if self.repeats is not None:
             with suppress(NotRepeating):
@@ -380,7 +380,7 @@ class Bounds:
 
     # --- what it makes of a plan --------------------------------------------------------------------------------------
 
-    def _seconds(self, shape: LeastPass, candidate: Candidate, again: float = 0.0) -> float:
+    def _seconds(self, shape: PassBound, candidate: Candidate, again: float = 0.0) -> float:
         """Seconds of an iteration; ``again`` those of what a micro-batch runs besides."""
         asked, parts = candidate.asked, candidate.parts
         m, p = int(asked["micro_batches"]), int(asked["pp"])
@@ -410,7 +410,7 @@ class Bounds:
             m * whole / p if candidate.parts > p or not unsplit else max(m * whole / p, whole / (1 - (1 - 1 / m) ** p))
         )
 
-    def _bytes(self, shape: LeastPass, asked: Mapping[str, Any]) -> int:
+    def _bytes(self, shape: PassBound, asked: Mapping[str, Any]) -> int:
         dp, zero = int(asked["dp"]), int(asked["zero"])
         weights, grads, states = (
             part / (dp if zero >= level else 1)

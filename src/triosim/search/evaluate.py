@@ -4,11 +4,11 @@ A full prediction writes, lowers, plays and adds up every instruction of every m
 another, nothing but the schedule decides when a pass begins, and passes of one kind take equally long:
 
 1. The step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`).
-2. Each *kind* of stage is written once (:mod:`triosim.search.stage_kinds`).
-3. What collectives and sends take alone is played once for each mesh (:mod:`triosim.search.undisturbed`).
-4. All turns but the last are played row by row, without a graph (:mod:`triosim.engine.turns`).
+2. Each *kind* of stage is written once (:mod:`triosim.search.stage_classes`).
+3. What collectives and sends take alone is played once for each mesh (:mod:`triosim.search.isolated_transfers`).
+4. All actions before the epilogue are run row by row, without a graph (:mod:`triosim.engine.contention_free`).
 5. From the first reduction of gradients on, where buckets, sends and collectives share links, each stage's rows are
-   real and the engine plays them (:mod:`triosim.search.tail`).
+   real and the engine plays them (:mod:`triosim.search.epilogue`).
 
 What that cannot do exactly is refused (:class:`NotEvaluated`) and for the caller to simulate.
 """
@@ -24,7 +24,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
@@ -32,34 +32,41 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
-from triosim.engine import turns
-from triosim.engine.graph import Played
+from triosim.engine import contention_free
+from triosim.engine.contention_free import (
+    ContentionFreeRun,
+    ContentionFreeSchedule,
+    MessageOp,
+    PortedFragment,
+    TimeCategory,
+    TimedFragment,
+)
+from triosim.engine.graph import GraphRun
 from triosim.engine.play import play
-from triosim.engine.turns import Cast, Does, Ended, Piece, Shown, Turns
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.lowering import Lowered, lower
+from triosim.network.lowering import LoweredJob, lower
 from triosim.network.routes import Router
 from triosim.network.sharing import network_model
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange
+from triosim.prediction.prepare import StagedJob, arrange
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.program import HOST, STREAMS, TP, Op, Program
-from triosim.search.memory_of import fullest
-from triosim.search.order import Order, order_of
-from triosim.search.stage_kinds import Port, StageKinds
-from triosim.search.tail import Tail, closed
-from triosim.search.undisturbed import Call, Send, Undisturbed, Uneven, undisturbed
+from triosim.search.epilogue import EpilogueWriter, epilogue_starts
+from triosim.search.isolated_transfers import Call, IsolatedTimes, Send, UnequalRanks, isolated_times
+from triosim.search.peak_memory import fullest_stage_bytes
+from triosim.search.stage_classes import MessagePort, StageClasses
+from triosim.search.stage_order import StageOrder, stage_order
 from triosim.stacks import Stack
 from triosim.trace.tables import Trace
 
 S = 1 / PICOSECONDS_PER_SECOND
-MEETING = 1e-3
-"""What sends that meet may cost before they are left to a full simulation, part of the time until the tail."""
+CONTENTION_TOLERANCE = 1e-3
+"""What sends that meet may cost before they are left to a full simulation, part of the time until the epilogue."""
 
 
 UNSTEADY = 5e-4
@@ -70,14 +77,14 @@ GATHERED = "gathered parameters"
 """Why plans with parameters in shards are not evaluated but outlined (:mod:`triosim.search.outline`)."""
 
 ROUNDS = 8
-"""How often the tail may turn out to begin earlier."""
+"""How often the epilogue may turn out to begin earlier."""
 
 
 class NotEvaluated(Exception):
     """A plan that has to be simulated, and why."""
 
 
-def why_not(plan: Plan, fidelity: Fidelity) -> str:
+def unsupported_reason(plan: Plan, fidelity: Fidelity) -> str:
     """Why a plan has to be simulated, ``""`` where it need not."""
     reasons = (
         (plan.iterations > 1, "several iterations"),
@@ -104,43 +111,45 @@ def _own_gathering(stack: Stack | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedPlan:
     """A job that was evaluated.
 
     Attributes:
         made: the job before its programs.
-        ended: what all turns but the tail's have left.
-        tail: the tail as the engine played it, and its programs.
-        lowered, programs: of the tail.
-        messages: for each message of :attr:`ended` the stages that send and receive it.
-        talked: ticks of each kind of collective (kind, bytes, axis) before the tail, and of sends (kind -1).
+        steady_run: the run of all actions before the epilogue.
+        epilogue: the epilogue as the engine played it, and its programs.
+        lowered, programs: of the epilogue.
+        messages: for each message of :attr:`steady_run` the stages that send and receive it.
+        communication_ticks: ticks of each kind of collective (kind, bytes, axis) before the epilogue, and of sends
+            (kind -1).
         reserved: bytes of the fullest stage.
-        met: sends that met others on a link, whose times are within :data:`MEETING` and not exact.
+        contended_sends: sends that shared a link with others, whose times are within :data:`CONTENTION_TOLERANCE` and
+            not exact.
     """
 
-    made: Arranged
-    ended: Ended
-    tail: Played
-    lowered: Lowered
+    made: StagedJob
+    steady_run: ContentionFreeRun
+    epilogue: GraphRun
+    lowered: LoweredJob
     programs: Sequence[Program]
     messages: NDArray[np.int64]
-    talked: dict[Call, int]
+    communication_ticks: dict[Call, int]
     reserved: int
-    met: int
+    contended_sends: int
 
     @property
     def end(self) -> int:
         """End of the iteration, picoseconds."""
-        return int(self.tail.finish.max(initial=0))
+        return int(self.epilogue.finish.max(initial=0))
 
 
-def evaluated(
+def evaluate_plan(
     workload: Trace,
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
     other_recordings: Sequence[Trace] = (),
-) -> Evaluated:
+) -> EvaluatedPlan:
     """Evaluate a plan.
 
     Args:
@@ -151,7 +160,7 @@ def evaluated(
         NotEvaluated: the plan has to be simulated.
     """
     fidelity = fidelity or Fidelity()
-    why = why_not(plan, fidelity)
+    why = unsupported_reason(plan, fidelity)
     if why:
         raise NotEvaluated(why)
     made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
@@ -159,7 +168,7 @@ def evaluated(
 
 
 class _Evaluation:
-    def __init__(self, made: Arranged) -> None:
+    def __init__(self, made: StagedJob) -> None:
         self.made, self.plan, self.mesh = made, made.plan, made.mesh
         self.fidelity = made.fidelity
         trace = made.step.trace
@@ -186,37 +195,39 @@ class _Evaluation:
             raise NotEvaluated("no gradients")
         self.job = JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)
         self.launching = replace(made.launching, delay_s=0.0)
-        self.kinds = StageKinds(self.job, made.launching)
+        self.kinds = StageClasses(self.job, made.launching)
         self.written = {stage: self.kinds.written(stage) for stage in sorted(set(self.kinds.of))}
         self.stages = range(self.mesh.stages)
 
     # --- the order ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[StageOrder]:
         """What each stage runs."""
-        return [order_of(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages]
+        return [
+            stage_order(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages
+        ]
 
-    def ports(self, stage: int, what: Pass, chunk: int) -> tuple[Port, ...]:
+    def ports(self, stage: int, what: Pass, chunk: int) -> tuple[MessagePort, ...]:
         """Messages of a pass."""
         return self.kinds.ports[what, chunk * self.mesh.stages + stage]
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Evaluated:
+    def run(self) -> EvaluatedPlan:
         m, boundaries = self.mesh.micro_batches, self.job.stages.boundaries
         tags = {(n, back): (2 * n + back) * m for n in range(len(boundaries)) for back in (False, True)}
         stage = self.job.stage
         peers = {
-            Port(n, back, sends): stage(b.target if sends != back else b.source)
+            MessagePort(n, back, sends): stage(b.target if sends != back else b.source)
             for n, b in enumerate(boundaries) for back in (False, True) for sends in (False, True)
         }  # fmt: skip
-        reserved = fullest(self.job, self.made.schedule, self.kinds.of)
+        reserved = fullest_stage_bytes(self.job, self.made.schedule, self.kinds.of)
         for _ in range(ROUNDS):
-            ended, met = self._turns(tags, len(boundaries) * 2 * m)
-            programs = self._tails(tags, peers, ended)
+            steady_run, contended_sends = self._turns(tags, len(boundaries) * 2 * m)
+            programs = self._epilogues(tags, peers, steady_run)
             played, lowered = self._played(programs)
-            late = self._late(ended, played, lowered, programs)
+            late = self._late(steady_run, played, lowered, programs)
             if not late:
                 break
             self._begin_earlier(late)
@@ -224,12 +235,22 @@ class _Evaluation:
             raise NotEvaluated("sends that meet the reduction of gradients")
         ends = np.array([[stage(b.source), stage(b.target)] for b in boundaries], np.int64).reshape(-1, 2)
         both = np.stack([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
-        return Evaluated(
-            self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0), self._talked(ended), reserved, met
+        return EvaluatedPlan(
+            self.made,
+            steady_run,
+            played,
+            lowered,
+            programs,
+            np.repeat(both, m, axis=0),
+            self._communication_ticks(steady_run),
+            reserved,
+            contended_sends,
         )
 
-    def _tails(self, tags: dict[tuple[int, bool], int], peers: dict[Port, int], ended: Ended) -> list[Program]:
-        """Programs of the tail."""
+    def _epilogues(
+        self, tags: dict[tuple[int, bool], int], peers: dict[MessagePort, int], steady_run: ContentionFreeRun
+    ) -> list[Program]:
+        """Programs of the epilogue."""
         programs = []
         for s in self.stages:
             order, first = self.orders[s], self.first[s]
@@ -237,14 +258,14 @@ class _Evaluation:
                 (what, chunk): self.ports(s, what, chunk) for chunk in range(self.job.chunks) for what in self._passes
             }  # fmt: skip
             actions = list(zip(order.actions[first:], order.final[first:], order.last[first:], strict=True))
-            tail = Tail(self.written[self.kinds.of[s]], actions, ports, tags, peers, ended.arrived)
-            programs.append(tail.program(s, self.mesh.of_stage(s), ended.free[s]))
+            epilogue = EpilogueWriter(self.written[self.kinds.of[s]], actions, ports, tags, peers, steady_run.arrived)
+            programs.append(epilogue.program(s, self.mesh.of_stage(s), steady_run.free[s]))
         return launch(programs, self.made.step.trace, self.launching)
 
     def _late(
-        self, ended: Ended, played: Played, lowered: Lowered, programs: list[Program]
+        self, steady_run: ContentionFreeRun, played: GraphRun, lowered: LoweredJob, programs: list[Program]
     ) -> list[tuple[int, Pass, int, int]]:
-        """Turns that send what is still under way when a stage at either end moves something in its tail.
+        """Actions that send what is still under way when a stage at either end moves something in its epilogue.
 
         Returns:
             stage, pass, chunk and micro-batch of each.
@@ -269,18 +290,18 @@ class _Evaluation:
             here, there = self.job.stage(b.source), self.job.stage(b.target)
             for which, part, what in ((0, b.source, Pass.FORWARD), (1, b.target, back)):
                 rows = slice((2 * n + which) * m, (2 * n + which + 1) * m)
-                sent, arrived = ended.sent[rows], ended.arrived[rows]
+                sent, arrived = steady_run.sent[rows], steady_run.arrived[rows]
                 beside = covered(sent, arrived, *spans[here]) + covered(sent, arrived, *spans[there])
                 late = np.flatnonzero((sent >= 0) & (beside > 0))
                 found += [(part % self.mesh.stages, what, part // self.mesh.stages, k) for k in late.tolist()]
         return found
 
     def _begin_earlier(self, late: list[tuple[int, Pass, int, int]]) -> None:
-        """Let tails begin with turns that have been found to be a part of them."""
+        """Let epilogues begin with actions that have been found to be a part of them."""
         first = list(self.first)
         for stage, what, chunk, number in late:
             first[stage] = min(first[stage], self.orders[stage].actions.index(Action(what, number, chunk)))
-        self.first = self._closed(first)
+        self.first = self._epilogue_starts(first)
 
     @cached_property
     def _passes(self) -> tuple[Pass, ...]:
@@ -289,10 +310,12 @@ class _Evaluation:
 
     @cached_property
     def first(self) -> list[int]:
-        """The first action of the tail of each stage: of what reduces gradients, or comes after it."""
-        return self._closed([own.final.index(True) if True in own.final else len(own.final) for own in self.orders])
+        """The first action of the epilogue of each stage: of what reduces gradients, or comes after it."""
+        return self._epilogue_starts(
+            [own.final.index(True) if True in own.final else len(own.final) for own in self.orders]
+        )
 
-    def _closed(self, first: list[int]) -> list[int]:
+    def _epilogue_starts(self, first: list[int]) -> list[int]:
         """Tails that begin there, or earlier where they must."""
         places = [(s, what, chunk) for s in self.stages for what in self._passes for chunk in range(self.job.chunks)]
         talks = {place: self.ports(*place) for place in places}
@@ -300,12 +323,12 @@ class _Evaluation:
             {place: [(p.boundary, p.back) for p in ports if p.sends == which] for place, ports in talks.items()}
             for which in (False, True)
         )
-        return closed([o.actions for o in self.orders], first, receives, sends)
+        return epilogue_starts([o.actions for o in self.orders], first, receives, sends)
 
-    # --- what comes before the tail -----------------------------------------------------------------------------------
+    # --- what comes before the epilogue -------------------------------------------------------------------------------
 
     @cached_property
-    def alone(self) -> Undisturbed:
+    def alone(self) -> IsolatedTimes:
         """What moves without being disturbed."""
         calls: dict[Call, None] = {}
         for kind in self.written.values():
@@ -322,10 +345,10 @@ class _Evaluation:
         how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         mesh = Mesh(self.mesh.axes, derived=self.mesh.derived)
         try:
-            return undisturbed(
-                self.made.system, mesh, self.plan.placement, tuple(calls), tuple(sends), how, means_of
+            return isolated_times(
+                self.made.system, mesh, self.plan.placement, tuple(calls), tuple(sends), how, job_communication
             )  # fmt: skip
-        except Uneven as error:
+        except UnequalRanks as error:
             raise NotEvaluated(str(error)) from None
 
     @cached_property
@@ -333,10 +356,10 @@ class _Evaluation:
         """What collectives cost what computes beside them."""
         return interference(self.made.system.models[self.made.models[0]], self.fidelity.slowdown)
 
-    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[Ended, int]:
-        """Play what comes before the tail; and how many sends met others."""
-        pieces: list[Piece] = []
-        casts: list[Cast] = []
+    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[ContentionFreeRun, int]:
+        """Play what comes before the epilogue; and how many sends shared links with others."""
+        fragments: list[TimedFragment] = []
+        casts: list[PortedFragment] = []
         of_kind: dict[tuple, int] = {}
         cast, number = [], []
         for s in self.stages:
@@ -346,8 +369,8 @@ class _Evaluation:
             begins: list[int] = []
             if delay is not None:
                 begins = [len(casts)]
-                casts.append(Cast(len(pieces), ()))
-                pieces.append(delay)
+                casts.append(PortedFragment(len(fragments), ()))
+                fragments.append(delay)
             numbers = []
             for action in own:
                 place = (action.what, action.chunk)
@@ -356,41 +379,43 @@ class _Evaluation:
                     bytes_ = tuple(self._sent_ticks(s, p) for p in ports if p.sends)
                     key = (self.kinds.of[s], *place, bytes_)
                     if key not in of_kind:
-                        of_kind[key] = len(pieces)
+                        of_kind[key] = len(fragments)
                         rows = self.written[self.kinds.of[s]].pass_of(*place).rows
-                        pieces.append(self._piece(rows, bytes_))
+                        fragments.append(self._fragment(rows, bytes_))
                     mine[place] = len(casts)
-                    casts.append(Cast(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
+                    casts.append(PortedFragment(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
                 numbers.append(mine[place])
             cast.append(np.array(begins + numbers, np.int32))
             number.append(np.array([0] * len(begins) + [action.micro_batch for action in own], np.int32))
-        return self._apart(Turns(pieces, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS)))
+        return self._with_contention(
+            ContentionFreeSchedule(fragments, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS))
+        )
 
-    def _apart(self, what: Turns) -> tuple[Ended, int]:
-        """The turns with sends that meet on a link taking longer.
+    def _with_contention(self, what: ContentionFreeSchedule) -> tuple[ContentionFreeRun, int]:
+        """The run with sends that share a link taking longer.
 
         Two flows that share a link get half of it each for as long as both are under way, so each takes half of that
         time longer.  How much two sends overlap depends on when they begin; what is found after one more play is
-        taken, if that moves no stage by more than :data:`MEETING` of the time until then.
+        taken, if that moves no stage by more than :data:`CONTENTION_TOLERANCE` of the time until then.
 
         Raises:
             NotEvaluated: it does.
         """
-        ended = turns.play(what)
-        longer = self._meeting(ended)
-        if not longer.any():
-            return ended, 0
-        again = turns.play(replace(what, longer=longer))
-        moved = int(np.abs(again.free - ended.free).max(initial=0))
-        if moved > MEETING * int(again.free.max(initial=0)):
+        steady_run = contention_free.simulate(what)
+        extra_ticks = self._contention_ticks(steady_run)
+        if not extra_ticks.any():
+            return steady_run, 0
+        again = contention_free.simulate(replace(what, extra_ticks=extra_ticks))
+        moved = int(np.abs(again.free - steady_run.free).max(initial=0))
+        if moved > CONTENTION_TOLERANCE * int(again.free.max(initial=0)):
             raise NotEvaluated("sends that meet on a link and hold up others")
-        return again, int(np.count_nonzero(longer))
+        return again, int(np.count_nonzero(extra_ticks))
 
-    def _meeting(self, ended: Ended) -> NDArray[np.int64]:
+    def _contention_ticks(self, steady_run: ContentionFreeRun) -> NDArray[np.int64]:
         """Ticks that each send takes longer for others on its links."""
-        longer = np.zeros(len(ended.sent), np.int64)
+        extra_ticks = np.zeros(len(steady_run.sent), np.int64)
         if not self.alone.shared:
-            return longer
+            return extra_ticks
         m, rows = self.mesh.micro_batches, dict[tuple[int, int], list[NDArray[np.int64]]]()
         for n, b in enumerate(self.job.stages.boundaries):
             here, there = self.job.stage(b.source), self.job.stage(b.target)
@@ -399,20 +424,22 @@ class _Evaluation:
         of = {pair: np.concatenate(own) for pair, own in rows.items()}
         for one, other in chain(self.alone.shared, ((b, a) for a, b in self.alone.shared)):
             if one in of and other in of:
-                own = of[one][ended.sent[of[one]] >= 0]
-                others = of[other][ended.sent[of[other]] >= 0]
+                own = of[one][steady_run.sent[of[one]] >= 0]
+                others = of[other][steady_run.sent[of[other]] >= 0]
                 beside = covered(
-                    ended.sent[own], ended.arrived[own], *merged(ended.sent[others], ended.arrived[others])
+                    steady_run.sent[own],
+                    steady_run.arrived[own],
+                    *merged(steady_run.sent[others], steady_run.arrived[others]),
                 )
-                longer[own] += beside // 2
-        return longer
+                extra_ticks[own] += beside // 2
+        return extra_ticks
 
-    def _sent_ticks(self, stage: int, port: Port) -> int:
+    def _sent_ticks(self, stage: int, port: MessagePort) -> int:
         b = self.job.stages.boundaries[port.boundary]
         here, there = (b.target, b.source) if port.back else (b.source, b.target)
         return self.alone.sends[self.job.stage(here), self.job.stage(there), b.bytes]
 
-    def _delay(self, stage: int) -> Piece | None:
+    def _delay(self, stage: int) -> TimedFragment | None:
         """What the first thing that a host issues takes longer."""
         delay = self.made.launching.delay_s
         if not delay or self.made.launching.mode == "none":
@@ -424,11 +451,16 @@ class _Evaluation:
         begin = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
         ticks = picoseconds(begin + delay, "launching") - picoseconds(begin, "launching")
         one = np.zeros(1, np.int8)
-        return Piece(
-            one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32)
+        return TimedFragment(
+            one,
+            one + HOST,
+            one + TimeCategory.HOST,
+            np.array([ticks]),
+            np.zeros(1, np.int64),
+            Ragged.empty(1, np.int32),
         )
 
-    def _piece(self, rows: Program, sends: Sequence[int]) -> Piece:
+    def _fragment(self, rows: Program, sends: Sequence[int]) -> TimedFragment:
         """A pass as it is played alone, slowed down by its own collectives."""
         (program,) = launch([rows], self.made.step.trace, self.launching)
         op = program.op
@@ -437,17 +469,17 @@ class _Evaluation:
         moves = np.flatnonzero(op == Op.COLLECTIVE)
         ticks[moves] = [self.alone.calls[call] for call in _calls(program)]
         ticks[op == Op.SEND] = sends
-        shown = np.full(len(op), -1, np.int8)
+        category = np.full(len(op), -1, np.int8)
         for code, as_ in _SHOWN:
-            shown[op == code] = as_
-        kind = np.where(op == Op.SEND, Does.SENDS, np.where(op == Op.RECEIVE, Does.RECEIVES, Does.NOTHING))
-        piece = Piece(
-            kind.astype(np.int8), program.stream, shown, ticks.astype(np.int64), gap.astype(np.int64), program.before
+            category[op == code] = as_
+        kind = np.where(op == Op.SEND, MessageOp.SEND, np.where(op == Op.RECEIVE, MessageOp.RECEIVE, MessageOp.NONE))
+        fragment = TimedFragment(
+            kind.astype(np.int8), program.stream, category, ticks.astype(np.int64), gap.astype(np.int64), program.before
         )  # fmt: skip
-        return _slowed(piece, op, self.interferes.slowdown)
+        return _slowed(fragment, op, self.interferes.slowdown)
 
-    def _talked(self, ended: Ended) -> dict[Call, int]:
-        """Ticks of collectives and sends before the tail, those of one rank of each stage."""
+    def _communication_ticks(self, steady_run: ContentionFreeRun) -> dict[Call, int]:
+        """Ticks of collectives and sends before the epilogue, those of one rank of each stage."""
         found: dict[Call, int] = {}
         for s in self.stages:
             runs = Counter((action.what, action.chunk) for action in self.orders[s].actions[: self.first[s]])
@@ -456,17 +488,17 @@ class _Evaluation:
                 for call, times in Counter(_calls(rows)).items():
                     found[call] = found.get(call, 0) + self.alone.calls[call] * times * count
         m, axis = self.mesh.micro_batches, self.mesh.pipeline_axis
-        took = np.where(ended.sent >= 0, ended.arrived - ended.sent, 0).reshape(-1, 2 * m).sum(axis=1)
+        took = np.where(steady_run.sent >= 0, steady_run.arrived - steady_run.sent, 0).reshape(-1, 2 * m).sum(axis=1)
         for b, ticks in zip(self.job.stages.boundaries, took.tolist(), strict=True):
             found[-1, b.bytes, axis] = found.get((-1, b.bytes, axis), 0) + ticks
         return found
 
-    # --- the tail -----------------------------------------------------------------------------------------------------
+    # --- the epilogue -------------------------------------------------------------------------------------------------
 
-    def _played(self, programs: list[Program]) -> tuple[Played, Lowered]:
+    def _played(self, programs: list[Program]) -> tuple[GraphRun, LoweredJob]:
         how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         router = self.made.router
-        means = means_of(self.made.system, router, how)
+        means = job_communication(self.made.system, router, how)
         lowered = lower(programs, self.made.placement, router, means, fold=self.fidelity.fold)
         graph = lowered.graph
         ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
@@ -480,7 +512,8 @@ class _Evaluation:
 
 
 _SHOWN = (
-    (Op.COMPUTE, Shown.COMPUTE), (Op.COLLECTIVE, Shown.COLLECTIVE), (Op.SEND, Shown.SEND), (Op.ISSUE, Shown.HOST),
+    (Op.COMPUTE, TimeCategory.COMPUTE), (Op.COLLECTIVE, TimeCategory.COLLECTIVE), (Op.SEND, TimeCategory.SEND),
+    (Op.ISSUE, TimeCategory.HOST),
 )  # fmt: skip
 
 
@@ -490,25 +523,25 @@ def _calls(rows: Program) -> list[Call]:
     return list(zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True))
 
 
-def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveMeans:
+def job_communication(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveCommunication:
     """How the ranks of a job talk."""
-    return CollectiveMeans(system, router, Collectives(*how))
+    return CollectiveCommunication(system, router, Collectives(*how))
 
 
-def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
-    """A piece whose computation takes as long as its own collectives let it."""
+def _slowed(fragment: TimedFragment, op: NDArray[np.int8], slowdown: float) -> TimedFragment:
+    """A fragment whose computation takes as long as its own collectives let it."""
     computes, moves = np.flatnonzero(op == Op.COMPUTE), op == Op.COLLECTIVE
     if slowdown <= 1 or not moves.any():
-        return piece
-    alone, ticks = piece.ticks[computes] - piece.gap[computes], piece.ticks
+        return fragment
+    alone, ticks = fragment.ticks[computes] - fragment.gap[computes], fragment.ticks
 
     def wanted(ticks: NDArray[np.int64], times: int) -> NDArray[np.int64]:
-        start, finish = turns.steady(replace(piece, ticks=ticks), len(STREAMS), times=times)
-        begin, worked = start[computes], finish[computes] - piece.gap[computes]
+        start, finish = contention_free.steady_state(replace(fragment, ticks=ticks), len(STREAMS), times=times)
+        begin, worked = start[computes], finish[computes] - fragment.gap[computes]
         beside = covered(begin, worked, *merged(start[moves], finish[moves]))
-        longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
-        found = piece.ticks.copy()
-        found[computes] += whole_ticks(longer, "what a collective adds to an operator beside it")
+        extra_ticks = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
+        found = fragment.ticks.copy()
+        found[computes] += whole_ticks(extra_ticks, "what a collective adds to an operator beside it")
         return found
 
     for _ in range(MOST_PLAYS):
@@ -518,4 +551,4 @@ def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
         ticks = found
     if np.abs(wanted(ticks, 1) - ticks).sum() > UNSTEADY * int(ticks[computes].sum()):
         raise NotEvaluated("passes of one kind that collectives slow down differently")
-    return replace(piece, ticks=ticks)
+    return replace(fragment, ticks=ticks)

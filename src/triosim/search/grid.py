@@ -33,7 +33,7 @@ _WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
 """Fields whose values are lists, or which are not for a sweep to change."""
 
 
-def axes_of(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple[Any, ...]]:
+def parse_axes(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple[Any, ...]]:
     """What a sweep is to try, from words such as ``tp=1,2,4`` or ``schedule.chunks=2,4``.
 
     A name is that of a field of :class:`Plan` (``-`` or ``_``), ``micro-batch-size`` (samples, instead of
@@ -136,12 +136,12 @@ def grid(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, values, strict=True))
 
 
-def asked_of(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tuple[Plan, Fidelity]:
+def with_fields(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tuple[Plan, Fidelity]:
     """A plan and how it is predicted, with some of their fields given anew.
 
     Args:
         base, fidelity: what the others are taken from.
-        asked: axes as :func:`axes_of` names them.
+        asked: axes as :func:`parse_axes` names them.
 
     Raises:
         PlanError: the fields do not go together.

@@ -67,13 +67,13 @@ def _add(found: Any, value: object) -> None:
         found.update(repr(value).encode() + b";")
 
 
-class Kept(Protocol):
+class JournalledOutcome(Protocol):
     """What a plan gave, as values that JSON has, from which it can be made again."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=JournalledOutcome)
 
 
 class Journal(Generic[K]):

@@ -3,11 +3,11 @@
 A full prediction writes, lowers and plays every instruction of every micro-batch on every link.  Here
 
 1. the step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`);
-2. each kind of stage is written from event to event (:mod:`triosim.search.contracted`), what lies between two events
-   having been played once (:mod:`triosim.search.chain`);
+2. each kind of stage is written from event to event (:mod:`triosim.search.contracted_passes`), what lies between two
+   events having been played once (:mod:`triosim.search.operator_chain`);
 3. what collectives and sends take alone, and which of them share links, is worked out once for a mesh
-   (:mod:`triosim.search.ways`);
-4. all turns of all stages are played, with rates instead of flows (:mod:`triosim.engine.meeting`).
+   (:mod:`triosim.search.transfer_times`);
+4. all actions of all stages are run, with rates instead of flows (:mod:`triosim.engine.contended`).
 
 It is exact but for what shares links, which goes at equal rates.
 """
@@ -26,9 +26,9 @@ from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine import meeting
-from triosim.engine.meeting import MeetingPort as Leading
-from triosim.engine.meeting import MeetingTurns, Met, PortedPiece
+from triosim.engine import contended
+from triosim.engine.contended import ContendedRun, ContendedSchedule, RoutedFragment
+from triosim.engine.contended import RoutedPort as LeadingCollective
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -36,22 +36,31 @@ from triosim.partition.gradients import gradients
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
-from triosim.partition.travel import Travel
+from triosim.partition.wire_format import WireFormat
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange
+from triosim.prediction.prepare import StagedJob, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.search.block_outline import BlockJob
 from triosim.search.block_step import NoBlocks
-from triosim.search.chain import StepChain
-from triosim.search.contracted import STREAMS, Aside, Leads, ReducedFlag, StageContraction, Tied, TiedFlag, WrittenPass
-from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
-from triosim.search.memory_of import fullest, needed_by
-from triosim.search.order import Turn, order_of
-from triosim.search.stage_kinds import Port, StageKinds
-from triosim.search.undisturbed import Call, Uneven
-from triosim.search.ways import JobWays
+from triosim.search.contracted_passes import (
+    STREAMS,
+    GradientsReady,
+    LocalTransfer,
+    PassRows,
+    PortTarget,
+    StageContraction,
+    TiedGradientExchange,
+    TiedGradientReady,
+)
+from triosim.search.evaluate import GATHERED, NotEvaluated, job_communication, unsupported_reason
+from triosim.search.isolated_transfers import Call, UnequalRanks
+from triosim.search.operator_chain import OperatorChain
+from triosim.search.peak_memory import fullest_stage_bytes, parameters_to_gather
+from triosim.search.stage_classes import MessagePort, StageClasses
+from triosim.search.stage_order import ActionKind, stage_order
+from triosim.search.transfer_times import JobTransferTimes
 from triosim.trace.tables import Trace
 
 MOSTLY_COMPUTES = 0.25
@@ -74,33 +83,33 @@ fewer, most of the iteration is its begin and its end, where sends and reduction
 
 
 @dataclass(frozen=True)
-class Outlined:
+class OutlinedPlan:
     """A job that was outlined.
 
     Attributes:
         made: the job before its programs.
-        met: how it went.
+        run: how it went.
         labels: under which number collectives and sends are added up.
         calls: ticks of the collectives within passes, those of one rank of each stage.
         exposed: ticks of each stage within its work in which nothing is computed.
         reserved: bytes of the fullest stage.
     """
 
-    made: Arranged
-    met: Met
+    made: StagedJob
+    run: ContendedRun
     labels: dict[Call, int]
     calls: dict[Call, int]
     exposed: NDArray[np.int64]
     reserved: int
 
 
-def outlined(
+def outline_plan(
     workload: Trace,
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
     other_recordings: Sequence[Trace] = (),
-) -> Outlined:
+) -> OutlinedPlan:
     """Outline a plan.
 
     Args:
@@ -111,21 +120,21 @@ def outlined(
         NotEvaluated: the plan has to be simulated.
     """
     fidelity = fidelity or Fidelity()
-    why = why_not(plan, fidelity)
+    why = unsupported_reason(plan, fidelity)
     if why and why != GATHERED:
         raise NotEvaluated(why)
     try:
         if not other_recordings:
             try:
-                return in_blocks(workload, system, plan, fidelity)
+                return outline_in_blocks(workload, system, plan, fidelity)
             except NoBlocks:
                 pass
-        return _Outline(arrange(workload, system, plan, fidelity, other_recordings=other_recordings)).run()
-    except Uneven as error:
+        return _OutlineBuilder(arrange(workload, system, plan, fidelity, other_recordings=other_recordings)).run()
+    except UnequalRanks as error:
         raise NotEvaluated(str(error)) from None
 
 
-def job_of(made: Arranged) -> JobFacts:
+def job_facts(made: StagedJob) -> JobFacts:
     """What is run.
 
     Raises:
@@ -154,7 +163,7 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
     placed = step.replication
     if placed.away or placed.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if placed.compression is not None or placed.outer is not None or placed.travel != Travel():
+    if placed.compression is not None or placed.outer is not None or placed.travel != WireFormat():
         raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
     if schedule.combines or step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
@@ -170,19 +179,19 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
         raise NotEvaluated("operators or launches at which the host waits, or a graph")
 
 
-def in_blocks(workload: Trace, system: System, plan: Plan, fidelity: Fidelity) -> Outlined:
+def outline_in_blocks(workload: Trace, system: System, plan: Plan, fidelity: Fidelity) -> OutlinedPlan:
     """Outline a plan in block space.
 
     Args:
-        workload, system, plan, fidelity: as of :func:`outlined`.
+        workload, system, plan, fidelity: as of :func:`outline_plan`.
 
     Raises:
         NoBlocks: it is to be outlined otherwise.
-        NotEvaluated, Uneven, InputError: as of :func:`outlined`.
+        NotEvaluated, UnequalRanks, InputError: as of :func:`outline_plan`.
     """
     job = BlockJob(workload, system, plan, fidelity, _check, _check_kind)
     made = job.arranged()
-    return _played(job, made, job.reserved())
+    return _simulated(job, made, job.reserved())
 
 
 def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
@@ -202,48 +211,52 @@ def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
         raise NotEvaluated("few micro-batches, of which nothing repeats")
 
 
-class _Outline:
-    def __init__(self, made: Arranged) -> None:
+class _OutlineBuilder:
+    def __init__(self, made: StagedJob) -> None:
         _check(made.mesh, made.schedule, made.step.replication)
         self.made, self.mesh, self.launching = made, made.mesh, made.launching
-        self.job = job_of(made)
+        self.job = job_facts(made)
         fidelity = made.fidelity
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, made.system.ideal)
-        self.ways = JobWays(self.job, made.system, made.placement, made.router, how, means_of)
+        self.transfer_times = JobTransferTimes(
+            self.job, made.system, made.placement, made.router, how, job_communication
+        )
         slowdown = interference(made.system.models[made.models[0]], fidelity.slowdown).slowdown
-        self.chain = StepChain(self.job, made.launching, slowdown, self.ways.called, self.ways.slowed)
-        self.kinds = StageKinds(self.job, replace(made.launching, delay_s=0.0))
+        self.chain = OperatorChain(
+            self.job, made.launching, slowdown, self.transfer_times.called, self.transfer_times.slowed
+        )
+        self.kinds = StageClasses(self.job, replace(made.launching, delay_s=0.0))
         self.boundaries = {id(b): number for number, b in enumerate(self.job.stages.boundaries)}
         self.stages = range(self.mesh.stages)
         self.schedule = made.schedule
         self.kind = self._kinds()
         self._contractions: dict[Hashable, StageContraction] = {}
 
-    def run(self) -> Outlined:
+    def run(self) -> OutlinedPlan:
         """Write, play, and see what memory it needs."""
-        return _played(self, self.made, self._reserved())
+        return _simulated(self, self.made, self._reserved())
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
+    def written(self, stage: int, action: ActionKind | None) -> tuple[Hashable, Callable[[], PassRows]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         kind = self.kind[stage]
         if kind not in self._contractions:
             self._contractions[kind] = StageContraction(
-                StageFacts(self.job, stage), self.chain, self.ways, self.boundaries
+                StageFacts(self.job, stage), self.chain, self.transfer_times, self.boundaries
             )  # fmt: skip
         of = self._contractions[kind]
-        if turn is None:
+        if action is None:
             return (kind, None), of.update
-        needs = needed_by(turn, of.facts)
-        key = (kind, (turn.what, turn.chunk, turn.final), needs)
-        return key, lambda: of.pass_of(turn.chunk, turn.what, turn.final, needs)
+        needs = parameters_to_gather(action, of.facts)
+        key = (kind, (action.what, action.chunk, action.final), needs)
+        return key, lambda: of.pass_of(action.chunk, action.what, action.final, needs)
 
-    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> _Messages:
+    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> _OutlineMessages:
         """Where rows lead."""
-        return _Messages(self, pairs, alone)
+        return _OutlineMessages(self, pairs, alone)
 
     def _reserved(self) -> int:
         """Bytes of the fullest stage."""
-        return fullest(self.job, self.made.schedule, self.kinds.of)
+        return fullest_stage_bytes(self.job, self.made.schedule, self.kinds.of)
 
     def _kinds(self) -> list[Hashable]:
         """Of each stage, alike for stages that do the same and whose messages take equally long."""
@@ -251,8 +264,8 @@ class _Outline:
         for b in self.job.stages.boundaries:
             source, target = self.job.stage(b.source), self.job.stage(b.target)
             if source != target:
-                sent[source].append(self.ways.boundary(b, back=False)[0])
-                sent[target].append(self.ways.boundary(b, back=True)[0])
+                sent[source].append(self.transfer_times.boundary(b, back=False)[0])
+                sent[target].append(self.transfer_times.boundary(b, back=True)[0])
         return [(of, *own) for of, own in zip(self.kinds.of, sent, strict=True)]
 
 
@@ -262,64 +275,66 @@ class PassWriter(Protocol):
     mesh: JobMesh
     schedule: Schedule
     launching: HostCosts
-    ways: JobWays
+    transfer_times: JobTransferTimes
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
+    def written(self, stage: int, action: ActionKind | None) -> tuple[Hashable, Callable[[], PassRows]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         ...
 
-    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> RowsLead:
+    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> MessageNumbering:
         """Where rows lead."""
         ...
 
 
-class RowsLead(Protocol):
-    """Where rows lead that send or receive."""
+class MessageNumbering(Protocol):
+    """Message numbers of rows that send or receive."""
 
     @property
     def count(self) -> int:
         """Messages, with room for every number."""
         ...
 
-    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[Leading, ...]:
+    def ports(
+        self, leads: Sequence[PortTarget], stage: int, action: ActionKind | None
+    ) -> tuple[LeadingCollective, ...]:
         """Where the rows of a pass lead."""
         ...
 
 
-def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
+def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
     """Play what is written.
 
     Raises:
         NotEvaluated: it waits for what moves, so that rates do not say what it takes.
     """
-    mesh, launching, ways = of.mesh, of.launching, of.ways
+    mesh, launching, transfer_times = of.mesh, of.launching, of.transfer_times
     m, hosted = mesh.micro_batches, launching.mode != "none"
-    casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
+    ported_keys: list[tuple[int, int, ActionKind | None]] = []  # fragment, stage, action
     known: dict[Hashable, int] = {}
     cast, number, release, host = [], [], [], []
-    runs: Counter[int] = Counter()  # of each piece, on all stages
+    runs: Counter[int] = Counter()  # of each fragment, on all stages
     exposed = np.zeros(mesh.stages, np.int64)
     begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
     launch = picoseconds(launching.launch_s, "launching") if hosted else 0
-    orders = [order_of(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
-    writes: list[Callable[[], WrittenPass]] = []
+    orders = [stage_order(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
+    writes: list[Callable[[], PassRows]] = []
     for stage, order in enumerate(orders):
-        for turn in (*order.turns, None):
-            key, write = of.written(stage, turn)
+        for action in (*order.action_kinds, None):
+            key, write = of.written(stage, action)
             if key not in known:
                 known[key] = len(writes)
                 writes.append(write)
-            casts.append((known[key], stage, turn))
+            ported_keys.append((known[key], stage, action))
     passes = [write() for write in writes]  # once all of them are known
-    pieces = [one.piece() for one in passes]
+    fragments = [one.fragment() for one in passes]
     first = 0
     for stage, order in enumerate(orders):
-        own = [piece for piece, *_ in casts[first : first + len(order.turns) + 1]]
-        row, often, numbers = order.whole
-        for piece, times in zip(own, often, strict=True):
-            runs[piece] += times
-            exposed[stage] += passes[piece].exposed * times
-        issue = np.array([passes[piece].host for piece in own], np.int64)[row]
+        own = [fragment for fragment, *_ in ported_keys[first : first + len(order.action_kinds) + 1]]
+        row, often, numbers = order.with_epilogue
+        for fragment, times in zip(own, often, strict=True):
+            runs[fragment] += times
+            exposed[stage] += passes[fragment].exposed * times
+        issue = np.array([passes[fragment].host for fragment in own], np.int64)[row]
         after = begin + np.cumsum(issue)
         cast.append(row + np.int32(first))
         number.append(numbers)
@@ -327,29 +342,34 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
         host.append(int(after[-1]))
         first += len(own)
     calls: Counter[Call] = Counter()
-    for piece, times in runs.items():
-        calls.update({call: count * times * ways.called[call] for call, count in passes[piece].calls.items()})
-    shared, pairs, alone = ways.ways()
+    for fragment, times in runs.items():
+        calls.update(
+            {call: count * times * transfer_times.called[call] for call, count in passes[fragment].calls.items()}
+        )
+    shared, pairs, alone = transfer_times.transfer_classes()
     messages = of.messages(pairs, alone)
-    ported = [PortedPiece(piece, messages.ports(passes[piece].ports, stage, turn)) for piece, stage, turn in casts]
-    met = meeting.play(
-        MeetingTurns(
-            pieces, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
-            len(ways.labels), ways.lags(),
+    ported = [
+        RoutedFragment(fragment, messages.ports(passes[fragment].ports, stage, action))
+        for fragment, stage, action in ported_keys
+    ]
+    run = contended.simulate(
+        ContendedSchedule(
+            fragments, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
+            len(transfer_times.labels), transfer_times.lags(),
         )
     )  # fmt: skip
     again = made.step.replication.regathers and made.schedule.chunks_per_stage > 1 and mesh.stages > 1
-    if again and ways.slowed > SHARED_AGAIN:
+    if again and transfer_times.slowed > SHARED_AGAIN:
         raise NotEvaluated("collectives of tensors on links on which parameters are gathered again in each pass")
-    if (exposed > MOSTLY_COMPUTES * met.work).any():
+    if (exposed > MOSTLY_COMPUTES * run.work).any():
         raise NotEvaluated("passes that wait for their collectives most of the time")
-    return Outlined(made, met, ways.labels, dict(calls), exposed, reserved)
+    return OutlinedPlan(made, run, transfer_times.labels, dict(calls), exposed, reserved)
 
 
-class _Messages:
+class _OutlineMessages:
     """Numbers of what is sent: a run of micro-batches for each boundary each way, then what is sent once."""
 
-    def __init__(self, of: _Outline, pairs: dict[tuple[int, int], int], alone: int) -> None:
+    def __init__(self, of: _OutlineBuilder, pairs: dict[tuple[int, int], int], alone: int) -> None:
         self.of, self.pairs, self.alone = of, pairs, alone
         self.m = of.mesh.micro_batches
         self.number: dict[Hashable, int] = {}
@@ -363,28 +383,32 @@ class _Messages:
         """Messages, with room for every number."""
         return (2 * len(self.of.job.stages.boundaries) + len(self.number) + 1) * self.m
 
-    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[Leading, ...]:
+    def ports(
+        self, leads: Sequence[PortTarget], stage: int, action: ActionKind | None
+    ) -> tuple[LeadingCollective, ...]:
         """Where the rows of a pass lead, written for a stage of its kind, for this stage."""
         job, kinds = self.of.job, self.of.kinds
         found = []
         for lead in leads:
-            if isinstance(lead, Port):
-                assert turn is not None
-                part = turn.chunk * self.of.mesh.stages
-                at = kinds.ports[turn.what, part + self.first[stage]].index(lead)
-                own = kinds.ports[turn.what, part + stage][at]
+            if isinstance(lead, MessagePort):
+                assert action is not None
+                part = action.chunk * self.of.mesh.stages
+                at = kinds.ports[action.what, part + self.first[stage]].index(lead)
+                own = kinds.ports[action.what, part + stage][at]
                 b = job.stages.boundaries[own.boundary]
                 ends = job.stage(b.source), job.stage(b.target)
                 pair = ends[::-1] if own.back else ends
                 message = (2 * own.boundary + own.back) * self.m
-                found.append(Leading(message, self.pairs[pair], pair[1] if own.sends else pair[0]))
-            elif isinstance(lead, Tied):
+                found.append(LeadingCollective(message, self.pairs[pair], pair[1] if own.sends else pair[0]))
+            elif isinstance(lead, TiedGradientExchange):
                 pair = (lead.source, lead.target)
-                found.append(Leading(self._once(lead), self.pairs[pair], pair[1] if stage == pair[0] else pair[0]))
-            elif isinstance(lead, (ReducedFlag, TiedFlag)):
-                found.append(Leading(self._once((stage, lead)), self.alone, stage))
-            elif isinstance(lead, Aside):
-                found.append(Leading(self._once((stage, "aside")), self.alone, stage))
+                found.append(
+                    LeadingCollective(self._once(lead), self.pairs[pair], pair[1] if stage == pair[0] else pair[0])
+                )
+            elif isinstance(lead, (GradientsReady, TiedGradientReady)):
+                found.append(LeadingCollective(self._once((stage, lead)), self.alone, stage))
+            elif isinstance(lead, LocalTransfer):
+                found.append(LeadingCollective(self._once((stage, "aside")), self.alone, stage))
         return tuple(found)
 
     def _once(self, key: Hashable) -> int:

@@ -20,11 +20,11 @@ from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NotRepeating
 from triosim.partition.gradients import gradients
 from triosim.partition.step import Step
-from triosim.prediction.prepare import Arranged
-from triosim.schedule.pass_times import HeldBytes
-from triosim.schedule.stages import Cutting, crossing_items, cutting, floating_storages, where_to_cut
+from triosim.prediction.prepare import StagedJob
+from triosim.schedule.pass_times import RetainedBytes
+from triosim.schedule.stages import CutCandidates, crossing_items, cutting, floating_storages, where_to_cut
 from triosim.search.recurrence import PassRecurrence, RepeatedBlock
-from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
+from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
 from triosim.trace.tables import NONE, Category, Phase
 
 EDGE = 2
@@ -32,8 +32,8 @@ EDGE = 2
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A part of a pipeline as a stretch of the short step.
+class ChunkRange:
+    """A part of a pipeline as a range of the short step.
 
     Attributes:
         begin, end: of its forward operators, places among those of the short step.
@@ -46,8 +46,8 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class LeastPart:
-    """What a part takes at least, and holds.
+class PartBound:
+    """Least seconds and bytes of a part.
 
     Attributes:
         forward_s, backward_s: seconds of its passes.
@@ -91,7 +91,7 @@ class LeastPart:
     gathered: tuple[float, float]
 
 
-class _Layout:
+class _BlockLayout:
     """How the forward operators of a short step are laid out for all blocks.
 
     Args:
@@ -125,10 +125,10 @@ class _Layout:
         """The block that a forward operator of the short step is in: 0 before the first, and one more than the last."""
         return min(max((place - self.first) // self.length + 1, 0), KEPT + 1) if self.copies else 0
 
-    def stretch(self, begin: int, end: int) -> Stretch:
+    def stretch(self, begin: int, end: int) -> ChunkRange:
         """Forward operators ``begin .. end - 1`` of all blocks as a stretch of the short step."""
         if not self.copies:
-            return Stretch(begin, end, 0)
+            return ChunkRange(begin, end, 0)
         units, tail = KEPT + self.copies, len(self.source) - self.short
         i, first = self._within(begin)
         j, last = self._within(end - 1)
@@ -141,7 +141,7 @@ class _Layout:
             u = max(v - n, EDGE)
         here = first if u == 0 else begin - tail if u == KEPT + 1 else self.first + (u - 1) * self.length + first
         there = last if v == 0 else end - 1 - tail if v == KEPT + 1 else self.first + (v - 1) * self.length + last
-        return Stretch(here, there + 1, n - (v - u))
+        return ChunkRange(here, there + 1, n - (v - u))
 
     def _within(self, place: int) -> tuple[int, int]:
         """Block and place in it of a forward operator of all blocks."""
@@ -168,27 +168,27 @@ class PipelineBlocks:
         NotRepeating: blocks are not alike.
     """
 
-    def __init__(self, made: Arranged, recurrence: PassRecurrence, of: Repeated | None) -> None:
+    def __init__(self, made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | None) -> None:
         step, trace = made.step, made.step.trace
         operators = trace.operators
         self.made, self.trace, self.recurrence = made, trace, recurrence
         unit = np.zeros(len(trace), np.int64)
         storage_unit: NDArray[np.int64] | None = None
         if of is not None:
-            homes = Units.of(step.homes, of.unit)
-            units = homes if step.homes is trace else Units.of(trace, of.unit, homes, step.origin)
+            homes = RepeatedUnits.of(step.homes, of.unit)
+            units = homes if step.homes is trace else RepeatedUnits.of(trace, of.unit, homes, step.origin)
             unit, storage_unit = units.operators, units.storages
         phase = operators.phase
         self.forward = np.flatnonzero(phase == Phase.FORWARD)
         self.backward = np.flatnonzero(np.isin(phase, (Phase.BACKWARD, Phase.RECOMPUTE)))
-        self.layout = _Layout(unit[self.forward], of.copies if of is not None else 0)
+        self.layout = _BlockLayout(unit[self.forward], of.copies if of is not None else 0)
         self.place = self._places()
         self.pattern = (unit == PATTERN) if of is not None else np.zeros(len(trace), bool)
         for rows in (self.forward, self.backward):
             own = np.flatnonzero(self.pattern[rows])
             if len(own) and own[-1] - own[0] + 1 != len(own):
                 raise NotRepeating("operators of other blocks among those of one")
-        self.held = _Held(step)
+        self.held = _PartBytes(step)
         of_pattern = storage_unit == PATTERN if storage_unit is not None else np.zeros(len(self.held.storages), bool)
         self.stands = of_pattern.astype(np.float64)
         repeats = np.zeros(len(of_pattern), bool) if storage_unit is None else np.isin(storage_unit, range(1, KEPT + 1))
@@ -200,8 +200,8 @@ class PipelineBlocks:
         ]
         self._floating = floating_storages(trace)
         self._last_backward = self._differentiated()
-        self._parts: dict[Hashable, LeastPart] = {}
-        self._cuttings: dict[bytes, Cutting] = {}
+        self._parts: dict[Hashable, PartBound] = {}
+        self._cuttings: dict[bytes, CutCandidates] = {}
 
     # --- the cuts -----------------------------------------------------------------------------------------------------
 
@@ -224,12 +224,12 @@ class PipelineBlocks:
             apart = (1 + few.block.max(initial=0)) * self.layout.copy
             block = np.where(few.block[source] >= 0, few.block[source] + apart, NONE)
             self._cuttings.clear()
-            self._cuttings[key] = Cutting(
+            self._cuttings[key] = CutCandidates(
                 few.work[:, source], few.crossing[source], few.tensors[source], few.cuttable[source], block
             )
         return where_to_cut(self._cuttings[key], count, how, seconds_per_byte, self.trace.meta.workload)
 
-    def parts(self, cuts: Sequence[int], seconds: NDArray[np.float64], splits_backward: bool) -> list[LeastPart]:
+    def parts(self, cuts: Sequence[int], seconds: NDArray[np.float64], splits_backward: bool) -> list[PartBound]:
         """The parts between cuts.
 
         Args:
@@ -254,8 +254,8 @@ class PipelineBlocks:
     # --- one part -----------------------------------------------------------------------------------------------------
 
     def _part(
-        self, of: Stretch, seconds: NDArray[np.float64], halves: bool, before: int, after: int, begin: int, end: int
-    ) -> LeastPart:
+        self, of: ChunkRange, seconds: NDArray[np.float64], halves: bool, before: int, after: int, begin: int, end: int
+    ) -> PartBound:
         """What a part takes and holds.
 
         Args:
@@ -291,7 +291,7 @@ class PipelineBlocks:
         kept, freed, passed_on = self.held.kept(forward, backward, halves, often)
         own, grads, shared = self.held.fixed(forward, backward, inside, self.place, of.begin)
         size = self.held.storages.size * often
-        return LeastPart(
+        return PartBound(
             forward_s=takes(forward, ahead), backward_s=whole, loose_s=max(whole - takes(backward, behind, 1.0), 0.0),
             host_s=float((self.issued[rows] * np.where(self.pattern[rows], 1 + of.more, 1)).sum()),
             reading_s=takes(reads, ahead) if arrives else 0.0, returning_s=takes(until, behind), through_s=through,
@@ -303,7 +303,7 @@ class PipelineBlocks:
         )  # fmt: skip
 
     def _arrives(
-        self, of: Stretch, before: int, begin: int, backward: NDArray[np.int64]
+        self, of: ChunkRange, before: int, begin: int, backward: NDArray[np.int64]
     ) -> tuple[int, int] | None:  # fmt: skip
         """Of what is made first of all that the part before sends: the operator that reads it, and the one after which
         its gradient goes back (-1 where none does); None where nothing comes."""
@@ -324,7 +324,7 @@ class PipelineBlocks:
             return int(self.forward[own[0]]), returned
         return None
 
-    def _leaves(self, of: Stretch, after: int) -> tuple[int, bool, int]:
+    def _leaves(self, of: ChunkRange, after: int) -> tuple[int, bool, int]:
         """The operator that makes the first of what goes on to the next part, -1 for none, whether nothing else is sent
         to whatever part, and its bytes."""
         first, sent, size = NONE, 0, 0
@@ -369,7 +369,7 @@ class PipelineBlocks:
         return found
 
 
-class _Held(HeldBytes):
+class _PartBytes(RetainedBytes):
     """Bytes of a shape's storages by part."""
 
     def __init__(self, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""What operators take at least with the collectives that they wait for and that slow them down.
+"""Lower bound of operators and the collectives that they wait for and that slow them down, as a recurrence.
 
 Operators run one after another, collectives on a stream of their own.  Where a collective is issued as soon as its
 operator has run, and no operator waits for anything else, let ``q(p)`` be how far collectives are when ``p`` seconds of
@@ -27,7 +27,7 @@ from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.partition.gradients import gradients
 from triosim.partition.transfers import ALL_GATHER
-from triosim.prediction.prepare import Arranged
+from triosim.prediction.prepare import StagedJob
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.costs import ScheduleCosts
 
@@ -36,8 +36,8 @@ STEADY = 0.98
 
 
 @dataclass
-class UnderWay:
-    """Where a recurrence is.
+class RecurrenceState:
+    """State of a recurrence.
 
     Attributes:
         clock: end of the compute stream, seconds.
@@ -61,7 +61,7 @@ class UnderWay:
         """How long all that what follows may wait for is behind the computation."""
         return [max(0.0, end - self.clock) for end in (self.busy, *self.done.values())]
 
-    def counts(self, other: UnderWay, times: float) -> None:
+    def counts(self, other: RecurrenceState, times: float) -> None:
         """Count what another one has run so many times as well.
 
         What takes at least how long is asked of the sums: collectives of one piece may lie in the gaps of the next.
@@ -100,7 +100,7 @@ class PassRecurrence:
         alone_s: what a collective takes where nothing else moves, by number of the transfer.
     """
 
-    def __init__(self, made: Arranged, alone_s: list[float]) -> None:
+    def __init__(self, made: StagedJob, alone_s: list[float]) -> None:
         trace = made.step.trace
         job = facts(made)
         self.alone_s, self._once = alone_s, job.once
@@ -116,9 +116,9 @@ class PassRecurrence:
         self.slowdown = interference(device, made.fidelity.slowdown).slowdown
 
     def read(
-        self, at: UnderWay, rows: NDArray[np.int64], seconds: NDArray[np.float64],
+        self, at: RecurrenceState, rows: NDArray[np.int64], seconds: NDArray[np.float64],
         inside: NDArray[np.bool_] | None = None, slowdown: float | None = None,
-    ) -> UnderWay:  # fmt: skip
+    ) -> RecurrenceState:  # fmt: skip
         """Go on by some operators.
 
         Args:
@@ -177,12 +177,12 @@ class PassRecurrence:
         slows = self.slowdown if slowdown is None else slowdown
         own = np.flatnonzero(block.member[rows]) if block.more else np.zeros(0, np.int64)
         if not block.more or len(own) < block.size:
-            return self.read(UnderWay(), rows, seconds, inside, slows).least(slows)
+            return self.read(RecurrenceState(), rows, seconds, inside, slows).least(slows)
         first, last = int(own[0]), int(own[-1]) + 1
-        at = self.read(UnderWay(), rows[:first], seconds, inside, slows)
+        at = self.read(RecurrenceState(), rows[:first], seconds, inside, slows)
         begun, exposed = at.behind(), at.exposed
         self.read(at, rows[first:last], seconds, inside, slows)
-        more, ended = self.read(UnderWay(), rows[first:last], seconds, inside, slows), at.behind()
+        more, ended = self.read(RecurrenceState(), rows[first:last], seconds, inside, slows), at.behind()
         if len(begun) == len(ended) and np.allclose(begun, ended, rtol=1e-6, atol=1e-9):
             more.exposed = at.exposed - exposed
         else:
@@ -203,7 +203,7 @@ def _ran(clock: float, works: float, busy: float, slowdown: float) -> float:
     return clock + works * slowdown if works * slowdown <= beside else busy + works - beside / slowdown
 
 
-def facts(made: Arranged) -> JobFacts:
+def facts(made: StagedJob) -> JobFacts:
     """What is known of a job before its programs are written."""
     return JobFacts(
         made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,

@@ -56,7 +56,7 @@ class Candidate:
     Attributes:
         number: its place in the space, from 0.
         devices: that it fills.
-        asked: its fields, as a sweep has them (:func:`triosim.search.grid.asked_of`).
+        asked: its fields, as a sweep has them (:func:`triosim.search.grid.with_fields`).
     """
 
     number: int

@@ -27,6 +27,8 @@ WINDOW = 4096
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
 first windows are smaller, so that something is there soon."""
 FIRST_WINDOW = 4
+GROWTH = 8
+"""How many times more plans the next window has: what windows share is worked out again in each."""
 
 BATCHES = 4
 """Batches of a window for each worker: plans in one share caches, and none should wait long for the last."""
@@ -50,13 +52,14 @@ def sweep(
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given.
 
-    Plans of a summary are predicted in another order, those together that share most, and come 4, 8, 16, ... at a time.
+    Plans of a summary are predicted in another order, those together that share most, and come 4, 32, 256, ... at a
+    time.
 
     Args:
         workload: one step on one device.
         system: the machine.
-        plans: plans, or the fields in which they differ from ``base`` (names as :func:`triosim.search.grid.axes_of` has
-            them); may be endless.  One that cannot be formed comes back with the sentence why.
+        plans: plans, or the fields in which they differ from ``base`` (names as :func:`triosim.search.grid.parse_axes`
+            has them); may be endless.  One that cannot be formed comes back with the sentence why.
         detail: ``"summary"`` gives what plans are compared by, ``"all"`` everything that a single prediction writes.
         workers: processes; each starts by importing the program's main module, as Python's ``spawn`` does, so a script
             needs ``if __name__ == "__main__":`` around what calls this.
@@ -125,7 +128,7 @@ def _in_windows(
     """Outcomes in order, predicted window by window: within one those come together that share most."""
     size = min(FIRST_WINDOW * workers, window)
     while batch := list(islice(numbered, size)):
-        size = min(2 * size, window)
+        size = min(GROWTH * size, window)
         found = {number: progress.add(known[number], new=False) for number, _ in batch if number in known}
         new = [(task.sharing(plan), number, plan) for number, plan in batch if number not in known]
         ordered = [(number, plan) for _, number, plan in sorted(new, key=lambda one: one[:2])]

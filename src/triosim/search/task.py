@@ -11,11 +11,11 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
-from triosim.search.evaluate import NotEvaluated, evaluated
-from triosim.search.evaluated_figures import evaluated_figures, outlined_figures
-from triosim.search.grid import asked_of
+from triosim.search.evaluate import NotEvaluated, evaluate_plan
+from triosim.search.grid import with_fields
 from triosim.search.outcome import Figures, PlanOutcome, figures
-from triosim.search.outline import outlined
+from triosim.search.outline import outline_plan
+from triosim.search.plan_figures import evaluated_figures, outlined_figures
 from triosim.trace.tables import Trace
 
 Detail = Literal["summary", "all"]
@@ -59,7 +59,7 @@ class PlanTask:
         try:
             if isinstance(plan, Plan):
                 return plan, self.fidelity
-            return asked_of(self.base, self.fidelity, plan)
+            return with_fields(self.base, self.fidelity, plan)
         except InputError as error:
             return str(error)
 
@@ -93,11 +93,11 @@ class PlanTask:
     def _summary(self, plan: Plan, fidelity: Fidelity) -> Figures | None:
         """Figures without a full prediction; None where there is no other way."""
         try:
-            return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.other_recordings))
+            return outlined_figures(outline_plan(self.workload, self.system, plan, fidelity, self.other_recordings))
         except (NotEvaluated, Stuck):  # of looped-bfs outlines play turns that wait in a circle
             pass
         try:
-            return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.other_recordings))
+            return evaluated_figures(evaluate_plan(self.workload, self.system, plan, fidelity, self.other_recordings))
         except (NotEvaluated, Stuck):
             return None
 

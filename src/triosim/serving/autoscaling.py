@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Annotated
 
 from triosim.core.dataclass import dataclass
-from triosim.core.options import Above, AtLeast, configured
+from triosim.core.options import AtLeast, GreaterThan, configured
 from triosim.core.units import parse_time, picoseconds
 
 _LEAST_TICKS = 1_000_000
@@ -32,7 +32,7 @@ class AutoscalingPlan:
         tolerance: share by which the mean may be off its target before anything is done.
     """
 
-    target: Annotated[float, Above(0)]
+    target: Annotated[float, GreaterThan(0)]
     least: Annotated[int, AtLeast(0)] = 1
     every: str = "15s"
     down: str = "300s"

@@ -46,8 +46,8 @@ def parse_mtbf(text: str, what: str) -> float:
     return seconds
 
 
-class Standing(Enum):
-    """What a replica is doing."""
+class ReplicaState(Enum):
+    """State of a replica."""
 
     OFF = "off"
     STARTING = "starting"
@@ -56,7 +56,7 @@ class Standing(Enum):
     DOWN = "down"
 
 
-_THERE = (Standing.STARTING, Standing.SERVING, Standing.DOWN)
+_THERE = (ReplicaState.STARTING, ReplicaState.SERVING, ReplicaState.DOWN)
 """What counts as there: it serves or will."""
 
 
@@ -101,7 +101,7 @@ class FleetHistory:
 
 
 @dataclass
-class _One:
+class _ReplicaRecord:
     """What is known of one replica.
 
     Attributes:
@@ -119,7 +119,7 @@ class _One:
     pool: PoolAvailability
     cold: int
     draw: Random
-    standing: Standing = Standing.OFF
+    standing: ReplicaState = ReplicaState.OFF
     event: int = -1
     since: int = 0
     paid: int = 0
@@ -144,7 +144,7 @@ class Availability:
     def __post_init__(self) -> None:
         self.held = [deque() for _ in range(1 + max(pool.group for pool in self.pools))]
         self._of = {
-            one.number: _One(one, pool, cold, Random(f"failures {pool.seed} {one.number}"))
+            one.number: _ReplicaRecord(one, pool, cold, Random(f"failures {pool.seed} {one.number}"))
             for pool in self.pools for one, cold in zip(pool.replicas, pool.cold, strict=True)
         }  # fmt: skip
         self._scalers = [
@@ -196,9 +196,9 @@ class Availability:
                 heappush(self._looks, (now + scaler.plan.every_ticks, place))
                 continue
             one = self._of[heappop(self._due)[2]]
-            if one.standing in (Standing.SERVING, Standing.DRAINING):
+            if one.standing in (ReplicaState.SERVING, ReplicaState.DRAINING):
                 again += self._fails(one, now)
-            elif one.standing is Standing.DOWN:
+            elif one.standing is ReplicaState.DOWN:
                 self._start(one, now)
             else:
                 self._serves(one, now)
@@ -210,7 +210,7 @@ class Availability:
 
     def serving(self, replicas: Sequence[Replica]) -> list[Replica]:
         """Those that take requests."""
-        return [one for one in replicas if self._of[one.number].standing is Standing.SERVING]
+        return [one for one in replicas if self._of[one.number].standing is ReplicaState.SERVING]
 
     def open_to(self, request: Request, group: int, replicas: Sequence[Replica], now: int) -> list[Replica]:
         """Replicas to which a request can go; where there is none it is held."""
@@ -226,60 +226,62 @@ class Availability:
     def ended(self, replica: Replica, now: int) -> None:
         """A step of a replica is over: if it was sent away it may be done."""
         one = self._of[replica.number]
-        if one.standing is Standing.DRAINING and not replica.outstanding:
+        if one.standing is ReplicaState.DRAINING and not replica.outstanding:
             self._off(one, now)
 
     def history(self, end: int) -> FleetHistory:
         """Of the whole run, which ends at a tick."""
-        paid = [one.paid + (end - one.since if one.standing is not Standing.OFF else 0) for one in self._of.values()]
+        paid = [
+            one.paid + (end - one.since if one.standing is not ReplicaState.OFF else 0) for one in self._of.values()
+        ]
         return FleetHistory(np.array(paid, np.int64), self._starts, self._failures, self._moved)
 
     # --- one replica -------------------------------------------------------------------------------------------------
 
-    def _due_at(self, one: _One, when: int) -> None:
+    def _due_at(self, one: _ReplicaRecord, when: int) -> None:
         self._events += 1
         one.event = self._events
         if when <= MOST_TICKS:
             heappush(self._due, (when, one.event, one.replica.number))
 
-    def _start(self, one: _One, now: int) -> None:
+    def _start(self, one: _ReplicaRecord, now: int) -> None:
         """It begins to load its weights; the request that asked for it may go there at once if that takes no time."""
         self._starts += 1
         if one.cold:
-            one.standing = Standing.STARTING
+            one.standing = ReplicaState.STARTING
             self._due_at(one, now + one.cold)
         else:
             self._serves(one, now)
 
-    def _serves(self, one: _One, now: int) -> None:
-        one.standing, one.event = Standing.SERVING, -1
+    def _serves(self, one: _ReplicaRecord, now: int) -> None:
+        one.standing, one.event = ReplicaState.SERVING, -1
         if one.pool.mtbf_s < inf:
             up = one.draw.expovariate(1.0 / one.pool.mtbf_s) * PICOSECONDS_PER_SECOND
             self._due_at(one, now + max(round(min(up, 2.0 * MOST_TICKS)), 1))
 
-    def _fails(self, one: _One, now: int) -> list[tuple[int, Request]]:
+    def _fails(self, one: _ReplicaRecord, now: int) -> list[tuple[int, Request]]:
         self._failures += 1
         lost = one.replica.lose(now)
         self._moved += len(lost)
         self.failed.append(one.replica)
-        if one.standing is Standing.DRAINING:
+        if one.standing is ReplicaState.DRAINING:
             self._off(one, now)
         else:
-            one.standing = Standing.DOWN
+            one.standing = ReplicaState.DOWN
             self._due_at(one, now + one.pool.repair)
         return [(one.pool.group, request) for request in lost]
 
-    def _off(self, one: _One, now: int) -> None:
-        one.standing, one.event = Standing.OFF, -1
+    def _off(self, one: _ReplicaRecord, now: int) -> None:
+        one.standing, one.event = ReplicaState.OFF, -1
         one.paid += now - one.since
         one.replica.forget()
 
     # --- as many as there should be ----------------------------------------------------------------------------------
 
-    def _there(self, pool: PoolAvailability) -> list[_One]:
+    def _there(self, pool: PoolAvailability) -> list[_ReplicaRecord]:
         return [one for one in self._all(pool) if one.standing in _THERE]
 
-    def _all(self, pool: PoolAvailability) -> list[_One]:
+    def _all(self, pool: PoolAvailability) -> list[_ReplicaRecord]:
         return [self._of[replica.number] for replica in pool.replicas]
 
     def _scale(self, pool: PoolAvailability, scaler: Autoscaler, now: int) -> None:
@@ -288,17 +290,17 @@ class Availability:
         wanted = scaler.wanted(now, outstanding, len(there))
         if wanted > len(there):
             spare = [one for one in self._all(pool) if one.standing not in _THERE]
-            spare.sort(key=lambda one: one.standing is not Standing.DRAINING)
+            spare.sort(key=lambda one: one.standing is not ReplicaState.DRAINING)
             for one in spare[: wanted - len(there)]:
-                if one.standing is Standing.DRAINING:
-                    one.standing = Standing.SERVING  # what fails of it is due already
+                if one.standing is ReplicaState.DRAINING:
+                    one.standing = ReplicaState.SERVING  # what fails of it is due already
                 else:
                     one.since = now
                     self._start(one, now)
             return
-        there.sort(key=lambda one: (one.standing is Standing.SERVING, one.replica.outstanding, -one.replica.number))
+        there.sort(key=lambda one: (one.standing is ReplicaState.SERVING, one.replica.outstanding, -one.replica.number))
         for one in there[: len(there) - wanted]:
-            if one.standing is Standing.SERVING and one.replica.outstanding:
-                one.standing = Standing.DRAINING
+            if one.standing is ReplicaState.SERVING and one.replica.outstanding:
+                one.standing = ReplicaState.DRAINING
             else:
                 self._off(one, now)

@@ -20,11 +20,11 @@ from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, rat
 from triosim.serving.fleet_energy import loads, present_s, replica_slices
 from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool, checked, kernels_of
-from triosim.serving.request_energy import Load, work_of
+from triosim.serving.request_energy import StepLoad, work_of
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
-    from triosim.serving.fleet import Served
+    from triosim.serving.fleet import FleetRun
 
 BUSY = 0.9
 """Share of the time above which devices count as occupied."""
@@ -62,7 +62,7 @@ class PoolBinding:
         return asdict(self)
 
 
-def bindings(own: Deployment, served: Served, duration_s: float) -> tuple[PoolBinding, ...]:
+def bindings(own: Deployment, served: FleetRun, duration_s: float) -> tuple[PoolBinding, ...]:
     """Of each pool.
 
     Args:
@@ -103,7 +103,7 @@ def _emulated(pool: Pool) -> str:
     return made.words + ("; --weights fp16 is faster" if emulated else "")
 
 
-def _presses(served: Served, replicas: slice) -> bool:
+def _presses(served: FleetRun, replicas: slice) -> bool:
     """Whether requests of these replicas gave way, or queued for long."""
     mine = (served.replica >= replicas.start) & (served.replica < replicas.stop)
     if not mine.any() or served.restarts[mine].any():
@@ -113,7 +113,7 @@ def _presses(served: Served, replicas: slice) -> bool:
     return float(queued / took) >= QUEUES
 
 
-def _shares(pool: Pool, load: Load, seconds: float) -> dict[str, float]:
+def _shares(pool: Pool, load: StepLoad, seconds: float) -> dict[str, float]:
     """Of the time for which devices compute, what each resource would take alone; nothing where memory computes."""
     kernels = kernels_of(pool, checked(pool), pool.first)
     if isinstance(kernels, PimKernels):

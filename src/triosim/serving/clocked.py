@@ -33,8 +33,8 @@ DECODES, KEYS = 64, 1024
 
 
 @dataclass(frozen=True)
-class HeldBack:
-    """What a cap or a limit makes of a device.
+class ThrottledDevice:
+    """A device under a power cap or a clock limit.
 
     Attributes:
         device: with its settings.
@@ -83,7 +83,7 @@ def under_limits(kernels: ServingKernels, cap_w: float | None, clock_hz: float |
     prompts.prefill([PROMPT_TOKENS], [0])
     decodes.layer([DECODES])
     decodes.decode([DECODES], [KEYS])
-    held = HeldBack(device, energy, prompts.governed(device, energy), decodes.governed(device, energy))
+    held = ThrottledDevice(device, energy, prompts.governed(device, energy), decodes.governed(device, energy))
     return replace(kernels, held=held)
 
 

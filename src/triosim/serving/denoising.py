@@ -23,7 +23,7 @@ from triosim.hardware.power import held_back
 from triosim.serving.capacity import UTILISATION, ReplicaMemory
 from triosim.serving.denoiser import DECODES, IN_8_BITS, TYPES, Denoiser, denoiser
 from triosim.serving.forward_passes import ForwardPasses, fitting
-from triosim.serving.kernel_times import Moved
+from triosim.serving.kernel_times import KernelErrors
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.replica import Replica
@@ -226,7 +226,7 @@ def checked_denoiser(own: Pool) -> Denoiser:
 
 
 def denoising_replicas(
-    own: Pool, model: Denoiser, number: int, moved: Moved, policies: Sequence[Policy], priced: PricedPools | None
+    own: Pool, model: Denoiser, number: int, moved: KernelErrors, policies: Sequence[Policy], priced: PricedPools | None
 ) -> tuple[list[Replica], ReplicaMemory | None]:
     """Fresh replicas, as of :func:`triosim.serving.pool.replicas_of`.
 
@@ -258,7 +258,7 @@ def denoising_replicas(
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
 
 
-def _times(own: Pool, model: Denoiser, first: int, moved: Moved) -> DenoisingTimes:
+def _times(own: Pool, model: Denoiser, first: int, moved: KernelErrors) -> DenoisingTimes:
     """Of a replica from a device on: its devices share the denoiser, one of them runs encoders and decoder."""
     stack = None if own.stack is None else load_stack(own.stack)
     limited = held_back(own.system, own.power_cap_w, own.clock_hz)

@@ -18,8 +18,8 @@ from triosim.engine.graph import UNLIMITED
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.serving.capacity import ReplicaMemory
-from triosim.serving.fleet import Progress, ReplicaGroup, Served, play
-from triosim.serving.kernel_times import NOTHING_MOVED, Moved
+from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors
 from triosim.serving.metrics import ServingMetrics, Slo, measure
 from triosim.serving.model import ServedModel
 from triosim.serving.pool import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from triosim.network.routes import Router as Routes
     from triosim.serving.availability import Availability
     from triosim.serving.binding import PoolBinding
-    from triosim.serving.disaggregation import Place
+    from triosim.serving.disaggregation import ReplicaPlacement
     from triosim.serving.fleet_energy import FleetEnergy
     from triosim.serving.recording import RunRecord, RunRecorder
     from triosim.serving.time_sharing import TimeSharing
@@ -127,7 +127,7 @@ class ServingResult:
     """
 
     deployment: Deployment
-    served: Served
+    served: FleetRun
     metrics: ServingMetrics
     memory: tuple[ReplicaMemory | None, ...]
     dollars_per_hour: float | None
@@ -258,7 +258,7 @@ def serve(
         raise InputError("how unsure measured layers are is not known: give --interval off, or leave --step-times out")
     if interval or (interval is None and len(requests) <= FEW and not own.measured):
         moved = []
-        for cause in Moved._fields:
+        for cause in KernelErrors._fields:
             if cause != "network" or own.disaggregated or any(pool.size > 1 for pool in own.pools):
                 again, _ = _played(own, models, requests, NOTHING_MOVED._replace(**{cause: 1.0}), None)
                 moved.append(measure(again, (), tpot).named())
@@ -366,16 +366,16 @@ def _played(
     own: Deployment,
     models: Sequence[AnyModel],
     requests: RequestTable,
-    moved: Moved,
+    moved: KernelErrors,
     progress: Progress | None,
     priced: PricedPools | None = None,
     recorder: RunRecorder | None = None,
-) -> tuple[Served, tuple[ReplicaMemory | None, ...]]:
+) -> tuple[FleetRun, tuple[ReplicaMemory | None, ...]]:
     """A run, and the memory of each pool."""
     replicas: list[Replica] = []
     memories: list[ReplicaMemory | None] = []
     by_role: dict[tuple[str, str], list[Replica]] = {}
-    places: dict[int, Place] = {}
+    places: dict[int, ReplicaPlacement] = {}
     device = 0
     for pool, model in zip(own.pools, models, strict=True):
         made, kept = replicas_of(pool, model, len(replicas), moved, priced)
@@ -425,7 +425,7 @@ def _played(
 
 
 def _availability(
-    own: Deployment, models: Sequence[AnyModel], replicas: Sequence[Replica], names: Sequence[str], moved: Moved
+    own: Deployment, models: Sequence[AnyModel], replicas: Sequence[Replica], names: Sequence[str], moved: KernelErrors
 ) -> Availability | None:
     """Which replicas serve when; None where all do all the time.
 
@@ -472,14 +472,14 @@ def _availability(
 
 
 def _sharing(
-    own: Deployment, models: Sequence[AnyModel], replicas: Sequence[Replica], moved: Moved
+    own: Deployment, models: Sequence[AnyModel], replicas: Sequence[Replica], moved: KernelErrors
 ) -> TimeSharing | None:
     """Which replicas take turns on the same devices; None where all have their own."""
     if not any(pool.shares for pool in own.pools):
         return None
     from triosim.serving.cold_start import parse_cold_start
     from triosim.serving.communication import link_factor
-    from triosim.serving.time_sharing import Seat, TimeSharing
+    from triosim.serving.time_sharing import SharedDevices, TimeSharing
 
     number, numbers = 0, []
     for pool in own.pools:
@@ -501,12 +501,17 @@ def _sharing(
                 start = parse_cold_start(other.cold_start)
                 cold.append(start.ticks(other.system, other.first + place * other.size, other.size, weights, slower))
             made = [replicas[numbers[at] + place] for at in places]
-            seats.append(Seat(made, cold, picoseconds(min(own.turn_s, MOST_TURN_S), "a turn")))
+            seats.append(SharedDevices(made, cold, picoseconds(min(own.turn_s, MOST_TURN_S), "a turn")))
     return TimeSharing(seats)
 
 
 def _give_slots(
-    own: Deployment, pool: Pool, model: ServedModel, made: Sequence[Replica], requests: RequestTable, moved: Moved
+    own: Deployment,
+    pool: Pool,
+    model: ServedModel,
+    made: Sequence[Replica],
+    requests: RequestTable,
+    moved: KernelErrors,
 ) -> None:
     """Slots for adapters, each filled from the host of its replica."""
     from triosim.serving.adapters import AdapterSlots, parse_adapters
@@ -523,7 +528,7 @@ def _give_slots(
 
 
 def _group(
-    own: Deployment, by_role: Mapping[tuple[str, str], list[Replica]], model: str, places: dict[int, Place],
+    own: Deployment, by_role: Mapping[tuple[str, str], list[Replica]], model: str, places: dict[int, ReplicaPlacement],
     routes: Routes | None, live: LiveNetwork | None,
 ) -> ReplicaGroup:  # fmt: skip
     """The replicas of a model."""
@@ -539,9 +544,9 @@ def _group(
         )
     if both:
         return ReplicaGroup(both, router)
-    from triosim.serving.disaggregation import HandOver
+    from triosim.serving.disaggregation import KVCacheTransfer
 
-    over = HandOver(
+    over = KVCacheTransfer(
         prefill, decode, places, routes, part(ROUTERS, own.router, options, "router"),
         by_layer=own.transfer == "layers", decode_first=own.order == "decode-first", local=own.local,
         network=live,

@@ -83,8 +83,8 @@ def _heads(kv_heads: int, source: int, target: int, rank: int) -> list[tuple[int
 
 
 @dataclass
-class Place:
-    """Where a replica of a model is, and how the model is divided there.
+class ReplicaPlacement:
+    """Devices of a replica, and how its model is divided over them.
 
     Attributes:
         first: device of the network at which the replica begins.
@@ -102,7 +102,7 @@ class Place:
 
 
 @dataclass(eq=False)
-class _Sending:
+class _PendingTransfer:
     """A request on its way.
 
     Attributes:
@@ -129,8 +129,8 @@ class _Sending:
     under_way: int = 0
 
 
-class HandOver:
-    """Sends requests from replicas that prefill to those that decode.
+class KVCacheTransfer:
+    """Sends the KV caches of requests from replicas that prefill to those that decode.
 
     Args:
         prefill, decode: the replicas, at least one each.
@@ -152,7 +152,8 @@ class HandOver:
     """
 
     def __init__(
-        self, prefill: Sequence[Replica], decode: Sequence[Replica], places: dict[int, Place], routes: Routes | None,
+        self, prefill: Sequence[Replica], decode: Sequence[Replica], places: dict[int, ReplicaPlacement],
+        routes: Routes | None,
         router: RequestRouter, *, by_layer: bool = False, decode_first: bool = False, local: int = 0,
         network: LiveNetwork | None = None,
     ) -> None:  # fmt: skip
@@ -164,8 +165,8 @@ class HandOver:
         self.transfer: dict[int, int] = {}
         self.bytes = 0
         self.touched: list[Replica] = []
-        self._sending: dict[int, _Sending] = {}
-        self._inbox: dict[int, deque[_Sending]] = {replica.number: deque() for replica in decode}
+        self._sending: dict[int, _PendingTransfer] = {}
+        self._inbox: dict[int, deque[_PendingTransfer]] = {replica.number: deque() for replica in decode}
         self._layers: list[tuple[int, int, int, tuple[int, int, int, int]]] = []  # (tick, number, row, what)
         self._count = 0
         self._shares: dict[tuple[int, int], list[tuple[CacheSlice, tuple[int, ...], int]]] = {}
@@ -218,7 +219,7 @@ class HandOver:
         source = router.choose(request, self.prefill) if len(self.prefill) > 1 else self.prefill[0]
         source.arrive(request)
         if output > 1:
-            sending = self._sending[request.row] = _Sending(request, output, source, target)
+            sending = self._sending[request.row] = _PendingTransfer(request, output, source, target)
             if self.by_layer and target is not None:
                 self._inbox[target.number].append(sending)
         return source
@@ -301,7 +302,7 @@ class HandOver:
             sending.under_way += layers
             sending.begun = known
 
-    def _send(self, sending: _Sending, now: int) -> None:
+    def _send(self, sending: _PendingTransfer, now: int) -> None:
         """Send what is computed, to where blocks are held for it."""
         target = sending.target
         if target is None or not sending.waiting:
@@ -318,7 +319,7 @@ class HandOver:
                 self.bytes += size
                 sending.under_way += self.network.send(now, links, latency, size, sending.request.row)
 
-    def _arrived(self, sending: _Sending, now: int) -> None:
+    def _arrived(self, sending: _PendingTransfer, now: int) -> None:
         """If everything is there, the request goes on."""
         whole, target = sending.whole, sending.target
         if whole is None or target is None or sending.found < 0 or sending.under_way or sending.waiting:

@@ -26,7 +26,7 @@ from triosim.serving.router import RequestRouter
 
 if TYPE_CHECKING:
     from triosim.serving.availability import Availability, FleetHistory
-    from triosim.serving.disaggregation import HandOver
+    from triosim.serving.disaggregation import KVCacheTransfer
     from triosim.serving.tiers import TierTraffic
     from triosim.serving.time_sharing import TimeSharing
 
@@ -48,11 +48,11 @@ class ReplicaGroup:
 
     replicas: Sequence[Replica]
     router: RequestRouter
-    hand_over: HandOver | None = None
+    hand_over: KVCacheTransfer | None = None
 
 
 @dataclass(frozen=True)
-class Served:
+class FleetRun:
     """What became of each request, and what the replicas did.  Times are picoseconds, int64, one row a request; counts
     are whole numbers of 32 bits or 64.
 
@@ -127,7 +127,7 @@ def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
     progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
     tiers: TierTraffic | None = None, availability: Availability | None = None, sharing: TimeSharing | None = None,
-) -> Served:  # fmt: skip
+) -> FleetRun:  # fmt: skip
     """Serve all requests.
 
     Args:
@@ -190,8 +190,8 @@ class _Run:
         self.number = 0
         self.touched: list[Replica] = []
         self.hand_overs = [group.hand_over for group in groups if group.hand_over is not None]
-        self.over_of: dict[int, HandOver] = {}
-        self.takes_from: dict[int, HandOver] = {}
+        self.over_of: dict[int, KVCacheTransfer] = {}
+        self.takes_from: dict[int, KVCacheTransfer] = {}
         for replica in replicas:
             replica.on_finished = self._finished
         for over in self.hand_overs:
@@ -203,7 +203,7 @@ class _Run:
         # Who decodes what others have computed can be foreseen until one of these ends a step.
         self.foreseen = not self.followers or len(replicas) == 1
 
-    def served(self) -> Served:
+    def served(self) -> FleetRun:
         """Play from the first arrival to the last end."""
         alone = not self.hand_overs and self.tiers is None and self.availability is None and self.sharing is None
         with collection_paused():
@@ -341,7 +341,7 @@ class _Run:
             if over.network is not None:
                 over.network.settle(now)
 
-    def _hand_over(self, over: HandOver, now: int) -> None:
+    def _hand_over(self, over: KVCacheTransfer, now: int) -> None:
         over.at(now)
         for replica in over.touched:
             self.touch(replica)
@@ -390,7 +390,7 @@ class _Run:
         for row in self.followers.get(request.row, ()):
             heapq.heappush(self.arrivals, (request.finished + self.delays[row], row))
 
-    def _prefilled(self, over: HandOver, replica: Replica, request: Request) -> None:
+    def _prefilled(self, over: KVCacheTransfer, replica: Replica, request: Request) -> None:
         if not over.prefilled(request, request.finished):
             replica.let_go(request)
             self._finished(request)
@@ -400,7 +400,7 @@ class _Run:
         self.chosen[request.row] = replica.number
         self.touch(replica)
 
-    def _table(self) -> Served:
+    def _table(self) -> FleetRun:
         live = [request for request in self.live if request is not None]
         names = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "cached")
         rows = {name: np.array([getattr(request, name) for request in live], np.int64) for name in names}
@@ -417,11 +417,11 @@ def _served(
     table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
     transfer: NDArray[np.int64] | None = None, sent: int = 0, tiers: TierTraffic | None = None,
     history: FleetHistory | None = None, sharing: TimeSharing | None = None,
-) -> Served:  # fmt: skip
+) -> FleetRun:  # fmt: skip
     """What became of each request, by column, and what the replicas say of themselves."""
     caches = [replica.cache for replica in replicas]
     speculations = [replica.speculation for replica in replicas if replica.speculation is not None]
-    return Served(
+    return FleetRun(
         requests=table,
         **rows,
         gaps=Samples.joined(replica.gaps for replica in replicas),

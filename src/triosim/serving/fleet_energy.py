@@ -23,11 +23,11 @@ from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool, checked, device_of, kernels_of
-from triosim.serving.request_energy import JOULES, Load, joules, rows_of
+from triosim.serving.request_energy import JOULES, StepLoad, joules, rows_of
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
-    from triosim.serving.fleet import Served
+    from triosim.serving.fleet import FleetRun
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FleetEnergy:
 
 
 def fleet_energy(
-    own: Deployment, served: Served, duration_s: float, overrides: Mapping[str, float] | None = None
+    own: Deployment, served: FleetRun, duration_s: float, overrides: Mapping[str, float] | None = None
 ) -> FleetEnergy | None:
     """Add up a run.
 
@@ -123,7 +123,7 @@ def fleet_energy(
 
 
 def _worked(
-    pool: Pool, served: Served, load: Load, replicas: slice, energy: DeviceEnergy, busy: float
+    pool: Pool, served: FleetRun, load: StepLoad, replicas: slice, energy: DeviceEnergy, busy: float
 ) -> tuple[float, Mapping[str, float]] | None:
     """Clock of its devices in prompts, over their boost clock, and joules of what they computed; None where nobody
     knows these."""
@@ -144,14 +144,14 @@ def replica_slices(own: Deployment) -> list[slice]:
     return [slice(end - pool.cores, end) for end, pool in zip(ends, own.pools, strict=True)]
 
 
-def present_s(pool: Pool, served: Served, replicas: slice, duration_s: float) -> float:
+def present_s(pool: Pool, served: FleetRun, replicas: slice, duration_s: float) -> float:
     """Seconds for which its replicas are there, all together."""
     if served.history is not None:
         return float(served.history.paid[replicas].sum()) / PICOSECONDS_PER_SECOND
     return 0.0 if pool.shares else duration_s * pool.cores
 
 
-def loads(own: Deployment, served: Served) -> list[Load]:
+def loads(own: Deployment, served: FleetRun) -> list[StepLoad]:
     """What each pool computed in all.
 
     Requests are known by the replica that ended them.  What of its tokens a pool did not decode are prompts, or what
@@ -176,7 +176,7 @@ def loads(own: Deployment, served: Served) -> list[Load]:
         own_chunks, own_cached = (chunks, cached) if of_model.all() else (chunks[of_model], cached[of_model])
         share = prompts / max(float(own_chunks.sum()), 1.0)
         first = share * len(own_chunks) if pool.role != "decode" else 0.0
-        found.append(Load(
+        found.append(StepLoad(
             steps=max(float(served.steps[replicas].sum()), 1.0),
             tokens=prompts + decoded + float(served.padding[replicas].sum()),
             decoded=decoded, context=context * (1 - guessed), sampled=decoded + first,

@@ -36,7 +36,7 @@ from typing import Annotated, Any
 from triosim.core import guarded
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.core.options import Above, AtLeast, configured
+from triosim.core.options import AtLeast, GreaterThan, configured
 from triosim.core.units import parse_bytes, parse_clock, parse_power, parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
@@ -92,7 +92,7 @@ class _Pool(_Machine):
     stack: str | None = None
     max_length: Count | None = None
     kv_blocks: Count | None = None
-    memory_utilisation: Annotated[float, Above(0)] | None = None
+    memory_utilisation: Annotated[float, GreaterThan(0)] | None = None
     autoscale: str | None = None
     cold_start: str = "host"
     mtbf: str = "none"

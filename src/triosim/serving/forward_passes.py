@@ -19,7 +19,7 @@ from triosim.kernels.estimate import Z90
 from triosim.plan import Plan
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import simulate
-from triosim.serving.kernel_times import NOTHING_MOVED, Moved
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors
 from triosim.serving.request_energy import JOULES
 from triosim.stacks import Stack
 from triosim.trace.tables import Trace
@@ -63,7 +63,7 @@ class ForwardPasses:
     first: int = 0
     tensor_parallel: int = 1
     stack: Stack | None = None
-    moved: Moved = NOTHING_MOVED
+    moved: KernelErrors = NOTHING_MOVED
     _known: dict[int, ForwardPass] = field(init=False, repr=False, default_factory=dict)
     _factor: float | None = field(init=False, repr=False, default=None)
 
@@ -112,7 +112,7 @@ class ForwardPasses:
             result = self._result(1)
             low, high = result.interval_s
             deviation = math.log(high / low) / 2 / Z90
-            variance = dict.fromkeys(Moved._fields, 0.0)
+            variance = dict.fromkeys(KernelErrors._fields, 0.0)
             for cause in result.uncertainty:
                 variance[CAUSES.get(cause.name, "others")] += cause.share
             moves = (getattr(self.moved, name) * math.sqrt(part) for name, part in variance.items())

@@ -42,7 +42,7 @@ from triosim.serving.model import (
 )
 
 if TYPE_CHECKING:
-    from triosim.serving.clocked import HeldBack
+    from triosim.serving.clocked import ThrottledDevice
 
 Seconds = NDArray[np.float64]
 Attention = ServedHeads | ServedLatent
@@ -51,7 +51,7 @@ TILE_ROWS = 64
 """Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
 
 
-class Moved(NamedTuple):
+class KernelErrors(NamedTuple):
     """Errors of whole classes of kernels, in standard deviations: kernels of a class are off together.
 
     Attributes:
@@ -67,7 +67,7 @@ class Moved(NamedTuple):
     network: float = 0.0
 
 
-NOTHING_MOVED = Moved()
+NOTHING_MOVED = KernelErrors()
 
 
 def _moved(found: Estimates, z: float) -> Seconds:
@@ -99,10 +99,10 @@ class ServingKernels:
     kv_type: str = "bfloat16"
     tensor_parallel: int = 1
     family: str = "auto"
-    moved: Moved = NOTHING_MOVED
+    moved: KernelErrors = NOTHING_MOVED
     experts_apart: bool = False
     expert_ranks: ExpertRanks = TOGETHER
-    held: HeldBack | None = None
+    held: ThrottledDevice | None = None
 
     @cached_property
     def halves(self) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, parse_time
-from triosim.serving.fleet import Served
+from triosim.serving.fleet import FleetRun
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 TPOT = ("standard", "vidur")
@@ -119,7 +119,7 @@ class ServingMetrics:
         goals: each goal with what was reached and whether it is met.
     """
 
-    served: Served = field(repr=False)
+    served: FleetRun = field(repr=False)
     tpot: str
     distributions: Mapping[str, Distribution]
     duration_s: float
@@ -141,7 +141,7 @@ class ServingMetrics:
         return out | {name: float(self.figures[name] or 0) for name in rates}
 
 
-def measure(served: Served, slo: Sequence[Slo] = (), tpot: str = "standard") -> ServingMetrics:
+def measure(served: FleetRun, slo: Sequence[Slo] = (), tpot: str = "standard") -> ServingMetrics:
     """Add up a run.
 
     Args:
@@ -183,12 +183,12 @@ def measure(served: Served, slo: Sequence[Slo] = (), tpot: str = "standard") -> 
     )  # fmt: skip
 
 
-def _several(served: Served, tpot: str) -> NDArray[np.bool_]:
+def _several(served: FleetRun, tpot: str) -> NDArray[np.bool_]:
     """Requests that have a TPOT."""
     return served.requests.output > (tpot == "standard")
 
 
-def _seconds(served: Served, metric: str, tpot: str) -> NDArray[np.float64]:
+def _seconds(served: FleetRun, metric: str, tpot: str) -> NDArray[np.float64]:
     """One of :data:`METRICS` of each request."""
     begin, end = {
         "ttft": (served.arrived, served.first_token), "tpot": (served.first_token, served.finished),
@@ -207,7 +207,7 @@ def _reached(goal: Slo, values: NDArray[np.float64]) -> float:
     return float(values.mean() if goal.quantile is None else np.quantile(values, goal.quantile))
 
 
-def _figures(served: Served, duration: float, good: NDArray[np.bool_] | None) -> dict[str, float | int | None]:
+def _figures(served: FleetRun, duration: float, good: NDArray[np.bool_] | None) -> dict[str, float | int | None]:
     """All that is counted once; ``good`` are requests that keep all goals, None where there is none."""
     requests = served.requests
     useful = int(requests.prompt.sum() + requests.output.sum())

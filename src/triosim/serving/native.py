@@ -105,7 +105,7 @@ class NativeRun:
     """What C++ found.
 
     Attributes:
-        rows: by name the columns of :class:`triosim.serving.fleet.Served` that have a row for each request.
+        rows: by name the columns of :class:`triosim.serving.fleet.FleetRun` that have a row for each request.
     """
 
     rows: dict[str, NDArray[np.int64]]
@@ -118,9 +118,9 @@ def available() -> bool:
         InputError: the variable names no engine that is here.
     """
     if os.environ.get("TRIOSIM_ENGINE", "").strip():
-        from triosim.engine.play import chosen  # which loads all engines
+        from triosim.engine.play import selected_engine  # which loads all engines
 
-        return chosen() == "native" and _native is not None
+        return selected_engine() == "native" and _native is not None
     return _native is not None
 
 

@@ -170,11 +170,11 @@ def least_energy_request(
     Raises:
         InputError: a boost clock or what devices draw is not known.
     """
-    from triosim.search.clock import NOTHING_DRAWN, clocks_of, least_energy
+    from triosim.search.clock_search import NOTHING_DRAWN, clock_range, least_energy
 
     if full.energy is None:
         raise InputError(NOTHING_DRAWN)
-    top, lowest = clocks_of([full.pool.system])
+    top, lowest = clock_range([full.pool.system])
     most = full.e2e_s * (1 + slowdown)
     found, best = least_energy(predict, full, top, lowest, lambda one: one.joules, lambda one: one.e2e_s <= most)
     return RequestClock(best, found[best], tuple((clock, one, one.e2e_s <= most) for clock, one in found.items()))

@@ -22,7 +22,7 @@ from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapter
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory, static_share
 from triosim.serving.denoiser import Denoiser, is_denoiser
 from triosim.serving.expert_ranks import ExpertRanks
-from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKernels
 from triosim.serving.kv_cache import KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
 from triosim.serving.model_times import ModelTimes
@@ -33,7 +33,7 @@ from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
-    from triosim.serving.disaggregation import Place
+    from triosim.serving.disaggregation import ReplicaPlacement
     from triosim.serving.lockstep import LockStep, LockStepTimes
     from triosim.serving.speculation import Drafter, SpeculationPlan
 
@@ -181,13 +181,13 @@ class Pool:
         """Of a block of the KV cache on one device."""
         return block_tokens * model.kv_bytes(kv_type_of(self.kv_cache), self.tensor_parallel, self.stages)
 
-    def place(self, model: ServedModel, first: int) -> Place:
+    def place(self, model: ServedModel, first: int) -> ReplicaPlacement:
         """Of a replica that begins at this device of the network between replicas."""
-        from triosim.serving.disaggregation import Place
+        from triosim.serving.disaggregation import ReplicaPlacement
 
         heads, elements = model.cached
         head = elements * DTYPE_BYTES[kv_type_of(self.kv_cache)]
-        return Place(first, self.tensor_parallel, self.stages, model.layers, heads, head)
+        return ReplicaPlacement(first, self.tensor_parallel, self.stages, model.layers, heads, head)
 
 
 AnyModel = ServedModel | Denoiser
@@ -373,7 +373,7 @@ def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> No
 
 
 def replicas_of(
-    own: Pool, model: AnyModel, number: int, moved: Moved, priced: PricedPools | None = None
+    own: Pool, model: AnyModel, number: int, moved: KernelErrors, priced: PricedPools | None = None
 ) -> tuple[list[Replica], ReplicaMemory | None]:
     """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
 
@@ -439,7 +439,7 @@ def replicas_of(
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
 
 
-def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: int, moved: Moved) -> KVCache:
+def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: int, moved: KernelErrors) -> KVCache:
     """Of a replica from a device on.
 
     Raises:
@@ -485,7 +485,7 @@ def groups_of(own: Pool, model: ServedModel, policy: Policy) -> LayerGroups | No
 
 
 def _drafter(
-    own: Pool, model: ServedModel, device: Accelerator, moved: Moved, times: ModelTimes
+    own: Pool, model: ServedModel, device: Accelerator, moved: KernelErrors, times: ModelTimes
 ) -> tuple[SpeculationPlan | None, Drafter | None]:
     """What drafts beside the model, if anything does.
 
@@ -595,7 +595,7 @@ def share_of(own: Pool, device: Accelerator, policy: Policy) -> float:
     return static_share(device.memory_bytes or inf, own.size) if policy.static else UTILISATION
 
 
-def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> tuple[object, ...]:
+def _priced_by(own: Pool, device: Accelerator, moved: KernelErrors, host: StepHost) -> tuple[object, ...]:
     """What step times of a pool depend on: fleets that differ in other things share them."""
     apart = own.attention_ranks > 1
     replica = (
@@ -606,7 +606,7 @@ def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> 
 
 
 def step_times(
-    own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED, host: StepHost = NO_HOST
+    own: Pool, model: ServedModel, first: int = 0, moved: KernelErrors = NOTHING_MOVED, host: StepHost = NO_HOST
 ) -> ModelTimes:
     """Step times of a replica from its first device on, whose kernels are off by so much, under an engine's host.
 
@@ -628,7 +628,7 @@ def step_times(
     )  # fmt: skip
 
 
-def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ServingKernels:
+def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: KernelErrors = NOTHING_MOVED) -> ServingKernels:
     """Kernels of the devices of a replica, at the clock that these are held to.
 
     Raises:
@@ -655,7 +655,7 @@ def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
     return under_limits(kernels, own.power_cap_w, own.clock_hz)
 
 
-def lock_step(own: Pool, times: ModelTimes, first: int, moved: Moved) -> LockStepTimes:
+def lock_step(own: Pool, times: ModelTimes, first: int, moved: KernelErrors) -> LockStepTimes:
     """Step times of the ranks of a replica from its first device on."""
     from triosim.serving.communication import ReplicaCommunication
     from triosim.serving.lockstep import LockStepTimes

@@ -59,8 +59,8 @@ JOULES = ("static", "memory", "flop", "cache")
 
 
 @dataclass(frozen=True)
-class Load:
-    """What steps compute, of one or of many together.
+class StepLoad:
+    """Work of steps, of one or of many together.
 
     Attributes:
         steps: each of which reads the weights.
@@ -82,11 +82,11 @@ class Load:
     share: float = 1.0
 
     @staticmethod
-    def of(step: StepShape) -> Load:
+    def of(step: StepShape) -> StepLoad:
         """One step."""
         chunks = np.array(step.chunks, np.float64).reshape(-1, 2)
         prompts = float(chunks[:, 0].sum())
-        return Load(1, step.tokens, step.tokens - prompts, step.context, step.sampled, chunks[:, 0], chunks[:, 1])
+        return StepLoad(1, step.tokens, step.tokens - prompts, step.context, step.sampled, chunks[:, 0], chunks[:, 1])
 
 
 def request_energy(
@@ -106,7 +106,7 @@ def request_energy(
     energy = device_energy(kernels.device, EnergyConstants())
     if energy is None:
         return None
-    each = [joules(kernels, energy, Load.of(step), seconds, stages) for step, seconds in steps]
+    each = [joules(kernels, energy, StepLoad.of(step), seconds, stages) for step, seconds in steps]
     parts = {name: sum(one[name] for one in each) for name in each[0]}
     total, prompt = sum(parts.values()), sum(each[0].values())
     seconds = sum(took for _, took in steps)
@@ -118,7 +118,9 @@ def request_energy(
     )  # fmt: skip
 
 
-def joules(kernels: ServingKernels, energy: DeviceEnergy, load: Load, seconds: float, stages: int) -> dict[str, float]:
+def joules(
+    kernels: ServingKernels, energy: DeviceEnergy, load: StepLoad, seconds: float, stages: int
+) -> dict[str, float]:
     """Of one replica's devices, by part: ``static``, ``memory``, ``flop``, ``cache``.
 
     Args:
@@ -143,7 +145,7 @@ def joules(kernels: ServingKernels, energy: DeviceEnergy, load: Load, seconds: f
     return {"static": static, "memory": memory, **{name: value * part for name, value in switching.items()}}
 
 
-def work_of(kernels: ServingKernels, load: Load) -> tuple[float, float]:
+def work_of(kernels: ServingKernels, load: StepLoad) -> tuple[float, float]:
     """FLOP, and bytes that are moved, on all devices of a replica together."""
     model, precision = kernels.model, kernels.precision
     head = float(model.width * model.vocabulary)
@@ -169,7 +171,7 @@ def work_of(kernels: ServingKernels, load: Load) -> tuple[float, float]:
     return flop, weights + cache + activations
 
 
-def _touched(own: ServedExperts, load: Load) -> float:
+def _touched(own: ServedExperts, load: StepLoad) -> float:
     """Experts of a layer that are read, over all steps: tokens choose by chance, each prompt is in a step of its own
     while there are steps, and steps have equally many decodes."""
     with_prompts = min(load.steps, load.share * len(load.chunks))
@@ -182,7 +184,7 @@ def _touched(own: ServedExperts, load: Load) -> float:
     return with_prompts * read(decoding + prompts) + (load.steps - with_prompts) * read(decoding)
 
 
-def _attended(own: ServedHeads | ServedLatent, load: Load) -> tuple[float, float]:
+def _attended(own: ServedHeads | ServedLatent, load: StepLoad) -> tuple[float, float]:
     """FLOP of a layer's attention, and positions of its cache that it reads."""
     if isinstance(own, ServedLatent):  # decodes attend to the latent vectors, prompts to keys and values of the heads
         decoding, prompting = own.heads * (2 * own.rank + own.rotated), own.heads * (own.size + own.rotated + own.value)

@@ -26,7 +26,7 @@ from triosim.core.errors import InputError, quoted
 from triosim.core.options import AtLeast, configured
 from triosim.core.units import picoseconds
 from triosim.hardware.accelerator import Accelerator
-from triosim.serving.kernel_times import Moved, ServingKernels
+from triosim.serving.kernel_times import KernelErrors, ServingKernels
 from triosim.serving.model import Precision, ServedModel, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.requests import Request
@@ -223,7 +223,7 @@ class MedusaHeads(Drafter):
 
 def drafter_of(
     plan: SpeculationPlan, model: ServedModel, device: Accelerator, precision: Precision, kv_type: str,
-    tensor_parallel: int, moved: Moved, times: ModelTimes,
+    tensor_parallel: int, moved: KernelErrors, times: ModelTimes,
 ) -> Drafter:  # fmt: skip
     """What drafts beside a model, on the same devices and divided in the same way.
 

@@ -192,7 +192,7 @@ class _Store:
             self.held.popitem(last=False)
 
 
-class _Way(NamedTuple):
+class _TierRoute(NamedTuple):
     """From a device to a tier and back."""
 
     there: tuple[int, ...]
@@ -201,11 +201,11 @@ class _Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Home:
+class _ReplicaTiers:
     """The tiers of one replica, with the ways of each of its devices."""
 
     stores: tuple[_Store, ...]
-    ways: tuple[tuple[_Way, ...], ...]
+    ways: tuple[tuple[_TierRoute, ...], ...]
     bytes: float
 
 
@@ -244,7 +244,7 @@ class TierTraffic:
         self._network: LiveNetwork | None = None
         self._stores: dict[tuple[int, str, int, int], _Store] = {}
         self._extra: dict[tuple[object, ...], tuple[int, int]] = {}
-        self._homes: dict[int, _Home] = {}
+        self._homes: dict[int, _ReplicaTiers] = {}
         self._transfers: dict[int, _Transfer] = {}
         self._count = 0
         self.touched: list[Replica] = []
@@ -275,10 +275,10 @@ class TierTraffic:
             where = -1 if tier.kind in ("remote", "peer") else server
             stores.append(self._stores.setdefault((pool, tier.kind, place, where), _Store(blocks)))
             ways.append(tuple(self._way(device, tier, place) for device in range(first, first + devices)))
-        self._homes[replica.number] = _Home(tuple(stores), tuple(ways), block)
+        self._homes[replica.number] = _ReplicaTiers(tuple(stores), tuple(ways), block)
         replica.tiers = self
 
-    def _way(self, device: int, tier: CacheTier, place: int) -> _Way:
+    def _way(self, device: int, tier: CacheTier, place: int) -> _TierRoute:
         if tier.kind == "peer":
             assert tier.device is not None
             return self._between(device, tier.device)
@@ -288,14 +288,14 @@ class TierTraffic:
         server = int(self.system.device_server[device])
         out, back = self._link((tier.kind, place, server), tier.bandwidth)
         latency = way.latency + picoseconds(tier.latency, "latency of a tier")
-        return _Way((*way.there, out), (back, *way.back), latency)
+        return _TierRoute((*way.there, out), (back, *way.back), latency)
 
-    def _between(self, device: int, other: int) -> _Way:
+    def _between(self, device: int, other: int) -> _TierRoute:
         there, back = self.routes.routes([device], [other]), self.routes.routes([other], [device])
         latency = int(self.routes.latency(back)[0] + self.routes.overhead(back)[0])
-        return _Way(tuple(there.values.tolist()), tuple(back.values.tolist()), latency)
+        return _TierRoute(tuple(there.values.tolist()), tuple(back.values.tolist()), latency)
 
-    def _to_host(self, device: int) -> _Way:
+    def _to_host(self, device: int) -> _TierRoute:
         host = int(self.system.server_host[int(self.system.device_server[device])])
         if host >= 0:
             return self._between(device, host)
@@ -307,7 +307,7 @@ class TierTraffic:
             )
         link = own_host_link(model).link()
         out, back = self._link(("own", device), link.bandwidth)
-        return _Way((out,), (back,), picoseconds(link.latency + link.overhead, "latency of a host link"))
+        return _TierRoute((out,), (back,), picoseconds(link.latency + link.overhead, "latency of a host link"))
 
     def _link(self, name: tuple[object, ...], bandwidth: float) -> tuple[int, int]:
         """One more link of the network, there and back."""
@@ -361,7 +361,7 @@ class TierTraffic:
                 self._load(replica, home, request, first, found, now)
             request.asked = request.restarts + 1
 
-    def _found(self, home: _Home, request: Request, first: int, most: int) -> list[int]:
+    def _found(self, home: _ReplicaTiers, request: Request, first: int, most: int) -> list[int]:
         """For each block that follows on from the first, the place of the tier that has it."""
         out = []
         for key in request.keys[first:most]:
@@ -371,7 +371,9 @@ class TierTraffic:
             out.append(place)
         return out
 
-    def _load(self, replica: Replica, home: _Home, request: Request, first: int, found: list[int], now: int) -> None:
+    def _load(
+        self, replica: Replica, home: _ReplicaTiers, request: Request, first: int, found: list[int], now: int
+    ) -> None:
         transfer = _Transfer(replica, request=request)
         number = self._begun(transfer)
         self.reloads += 1
@@ -406,7 +408,7 @@ class TierTraffic:
         self._transfers[self._count] = transfer
         return self._count
 
-    def _send(self, home: _Home, place: int, blocks: int, now: int, number: int, back: bool) -> int:
+    def _send(self, home: _ReplicaTiers, place: int, blocks: int, now: int, number: int, back: bool) -> int:
         size, total = round(home.bytes * blocks), 0
         for way in home.ways[place]:
             links = way.back if back else way.there

@@ -18,7 +18,7 @@ from triosim.serving.replica import Replica
 
 
 @dataclass
-class Seat:
+class SharedDevices:
     """Devices, and the replicas that take turns on them.
 
     Attributes:
@@ -60,7 +60,7 @@ class TimeSharing:
         loading: picoseconds that took, over all seats.
     """
 
-    def __init__(self, seats: Sequence[Seat]) -> None:
+    def __init__(self, seats: Sequence[SharedDevices]) -> None:
         self.seats = seats
         self.swaps = self.loading = 0
         self._of = {one.number: seat for seat in seats for one in seat.replicas}
@@ -104,7 +104,7 @@ class TimeSharing:
             out.append(one)
         return out
 
-    def _change(self, seat: Seat, now: int) -> None:
+    def _change(self, seat: SharedDevices, now: int) -> None:
         own = seat.replicas[seat.holder]
         others = seat.waiting()
         for request in own.lose(now):

@@ -22,10 +22,13 @@ from triosim.core.errors import InputError, no_such_file, quoted, says_where, un
 
 FOLDER = Path(__file__).parent
 ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
-GRADIENTS = ("parameter", "float32", "float32-fused")
-"""Where micro-batches add their gradients up: in the type of the parameters, in float32 *main gradients*, or in those
-by the product itself that makes a weight's gradient.  Main gradients are those of bfloat16 parameters: frameworks add
-up float16, whose steps are finer, in its own type."""
+GRADIENTS = ("parameter", "parameter-fused", "float32", "float32-fused")
+"""Where micro-batches add their gradients up: in the type of the parameters or in float32 *main gradients*; where the
+product itself that makes a weight's gradient adds it (``-fused``) there are main gradients of either type.  Those in
+float32 are of bfloat16 parameters: frameworks add up float16, whose steps are finer, in its own type."""
+ONE_BY_ONE = "one-by-one"
+EXPERTS = ("grouped", ONE_BY_ONE)
+"""How experts multiply: all in one kernel, or each in one of its own."""
 GATHERS = ("block", "module")
 """What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
 NORMS = ("one", "composed", "wide")
@@ -67,6 +70,7 @@ class Stack:
             parameters are sharded too, each while the backward waits for it.
         overlap_tensor: whether transfers among tensor-parallel ranks run beside the product that makes a weight's
             gradient; otherwise nothing computes beside them.
+        experts: how experts multiply (:data:`EXPERTS`).
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
         blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
@@ -99,6 +103,7 @@ class Stack:
     copied_gradients: bool = False
     overlap_gradients: bool = True
     overlap_tensor: bool = True
+    experts: str = "grouped"
     gathers: str = "block"
     blocking_launches: bool = False
     blocking_transfers: bool = False
@@ -147,7 +152,7 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS, "stages": CUTS,
+    "experts": EXPERTS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS, "stages": CUTS,
 }  # fmt: skip
 
 

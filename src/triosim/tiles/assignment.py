@@ -20,13 +20,13 @@ def assigned(graph: TileGraph) -> TileGraph:
     """
     if all(tile.core is not None for tile in graph.tiles):
         return graph
-    guess = _Guess(graph)
+    guess = _EstimatedFinish(graph)
     cores = {row: guess.place(graph.tiles[row], row) for row in in_order(graph.tiles)}
     tiles = tuple(replace(tile, core=cores[row]) for row, tile in enumerate(graph.tiles))
     return replace(graph, tiles=tiles)
 
 
-class _Guess:
+class _EstimatedFinish:
     """When everything that was placed is thought to be done, in cycles."""
 
     def __init__(self, graph: TileGraph) -> None:

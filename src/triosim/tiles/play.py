@@ -16,7 +16,7 @@ import numpy as np
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork, Graph, Task, TooLong
+from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork, Graph, Task, TimeOverflow
 from triosim.engine.play import play as play_graph
 from triosim.tiles.assignment import assigned
 from triosim.tiles.graph import TileGraph, in_order
@@ -123,7 +123,7 @@ def play(graph: TileGraph) -> TileRun:
     made = _Tasks(graph, links(graph))
     try:
         played = play_graph(made.graph(), made.wires())
-    except TooLong:
+    except TimeOverflow:
         raise InputError(
             f"{graph.name}: takes more than {2**63 // TICKS:.1e} cycles: give smaller tiles, or in a larger unit"
         ) from None

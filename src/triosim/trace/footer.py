@@ -21,7 +21,7 @@ _ROW_GROUPS, _COLUMNS, _ROWS, _DATA, _PATH, _VALUES, _UNPACKED = 4, 1, 3, 3, 3, 
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ColumnChunk:
     """A column within a row group.
 
     Attributes:
@@ -35,7 +35,7 @@ class Chunk:
     unpacked: int
 
 
-def chunks(file: bytes) -> list[Chunk]:
+def chunks(file: bytes) -> list[ColumnChunk]:
     """The column chunks of a Parquet file.
 
     Raises:
@@ -54,7 +54,7 @@ def chunks(file: bytes) -> list[Chunk]:
             if not path or not isinstance(path[0], bytes):
                 raise ValueError("its footer describes a column without a name")
             values, unpacked = max(_whole(data.get(_VALUES)), rows), _whole(data.get(_UNPACKED))
-            found.append(Chunk(path[0].decode(errors="replace"), values, unpacked))
+            found.append(ColumnChunk(path[0].decode(errors="replace"), values, unpacked))
     return found
 
 

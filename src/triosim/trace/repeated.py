@@ -3,8 +3,8 @@
 Blocks (:mod:`triosim.trace.blocks`) that follow one another and are alike, or alternate, form *units*; a trace of more
 than :data:`KEPT` is shortened to the first and the last few.  What works operator by operator then need see each kind
 of block once.  Nothing is taken on trust: what the short trace stands for is compared with the trace itself, column by
-column, and what is made of the short trace has to repeat its own units (:meth:`Repeated.checked`) before it is repeated
-further.
+column, and what is made of the short trace has to repeat its own units (:meth:`RepeatedTrace.checked`) before it is
+repeated further.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triosim import operators as rules
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
-from triosim.core.relations import Change, Changed, RelatedTable, changed, renamed
+from triosim.core.relations import Change, ChangedTables, RelatedTable, changed, renamed
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling, laid
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import call_of, calls_of
@@ -40,7 +40,7 @@ LEAST_SAVED = 4
 
 
 @dataclass(frozen=True)
-class Units:
+class RepeatedUnits:
     """The unit that everything in a trace is in: labels from 0 on, :data:`NO_UNIT` for what is in none.
 
     Attributes:
@@ -53,7 +53,9 @@ class Units:
     modules: NDArray[np.int64]
 
     @staticmethod
-    def of(trace: Trace, modules: NDArray[np.int64], known: Units | None = None, origin: tuple[int, ...] = ()) -> Units:
+    def of(
+        trace: Trace, modules: NDArray[np.int64], known: RepeatedUnits | None = None, origin: tuple[int, ...] = ()
+    ) -> RepeatedUnits:
         """What operators, values and storages are in, from the units of the modules.
 
         A value is in the unit of the operator that touches it first, otherwise in that of the parameter that it belongs
@@ -81,7 +83,7 @@ class Units:
         on = on[np.maximum.accumulate(np.where(empty, 0, np.arange(storages)))]  # numbers that are not used
         if known is not None:
             on[: len(known.storages)] = known.storages
-        return Units(rows, unit, on, modules)
+        return RepeatedUnits(rows, unit, on, modules)
 
 
 def _by_name(
@@ -100,7 +102,7 @@ def _by_name(
 
 def _values(
     values: Values, rows: NDArray[np.int64], touched: NDArray[np.int64], storages: int, named: NDArray[np.int64],
-    known: Units | None, origin: tuple[int, ...],
+    known: RepeatedUnits | None, origin: tuple[int, ...],
 ) -> NDArray[np.int64]:  # fmt: skip
     """Units of values, from those of operators and the operator that touches each first."""
     unit = np.append(rows, NO_UNIT)[touched]
@@ -139,7 +141,7 @@ def _settled(operators: Operators, rows: NDArray[np.int64], unit: NDArray[np.int
 # --- a trace as tables ------------------------------------------------------------------------------------------------
 
 
-def tables_of(trace: Trace, units: Units) -> dict[str, RelatedTable]:
+def tables_of(trace: Trace, units: RepeatedUnits) -> dict[str, RelatedTable]:
     """A trace's tables, and what their columns refer to."""
 
     def columns(table: object, *left_out: str) -> dict[str, Any]:
@@ -158,22 +160,22 @@ def tables_of(trace: Trace, units: Units) -> dict[str, RelatedTable]:
     }  # fmt: skip
 
 
-def tiled_all(units: Units, copies: int) -> dict[str, Change]:
+def tiled_all(units: RepeatedUnits, copies: int) -> dict[str, Change]:
     """Every table with the pattern repeated."""
-    return {f.name: Tiling.of(getattr(units, f.name), PATTERN, copies) for f in fields(Units)}
+    return {f.name: Tiling.of(getattr(units, f.name), PATTERN, copies) for f in fields(RepeatedUnits)}
 
 
-def contracted_all(units: Units, dropped: int) -> dict[str, Change]:
+def contracted_all(units: RepeatedUnits, dropped: int) -> dict[str, Change]:
     """Every table without the units after the pattern."""
-    return {f.name: Contraction.of(getattr(units, f.name), PATTERN, dropped) for f in fields(Units)}
+    return {f.name: Contraction.of(getattr(units, f.name), PATTERN, dropped) for f in fields(RepeatedUnits)}
 
 
-def contracted_units(change: Mapping[str, Change]) -> Units:
+def contracted_units(change: Mapping[str, Change]) -> RepeatedUnits:
     """Labels of tables that were contracted."""
-    return Units(**{f.name: change[f.name].units for f in fields(Units)})  # type: ignore[union-attr]
+    return RepeatedUnits(**{f.name: change[f.name].units for f in fields(RepeatedUnits)})  # type: ignore[union-attr]
 
 
-def trace_of(trace: Trace, made: Changed, like: Trace | None = None) -> Trace:
+def trace_of(trace: Trace, made: ChangedTables, like: Trace | None = None) -> Trace:
     """A changed trace; FLOP and bytes of operators that span all blocks are counted anew, or are those of ``like``."""
     columns = made.columns
     values = Values(**columns["values"])
@@ -218,7 +220,7 @@ def differing(a: object, b: object) -> str:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedTrace:
     """A trace of many equal units, as a short one.
 
     Attributes:
@@ -242,13 +244,13 @@ class Repeated:
         Raises:
             NotRepeating: it does not repeat its units.
         """
-        units = Units.of(made, self.unit)
+        units = RepeatedUnits.of(made, self.unit)
         self.check(made, units)
         return trace_of(made, self.tiled(tables_of(made, units), tiled_all(units, self.copies)))
 
     def times(self, made: Trace) -> NDArray[np.int64]:
         """How many values of the long trace each value of one that was made of the short trace stands for."""
-        return np.where(Units.of(made, self.unit).values == PATTERN, self.copies + 1, 1)
+        return np.where(RepeatedUnits.of(made, self.unit).values == PATTERN, self.copies + 1, 1)
 
     def sentences(self, of_short: Sequence[str]) -> list[str]:
         """Sentences that begin with the path of a module, in the order of the modules, for all units.
@@ -264,7 +266,7 @@ class Repeated:
             found[at] = renamed(found[at], list(zip(self.paths[0], self.paths[copy[at]], strict=True)))
         return found
 
-    def check(self, made: Trace, units: Units) -> None:
+    def check(self, made: Trace, units: RepeatedUnits) -> None:
         """Check that what was made of the short trace is what its units but one say.
 
         Raises:
@@ -278,7 +280,9 @@ class Repeated:
         if where:
             raise NotRepeating(f"{where} does not repeat")
 
-    def tiled(self, tables: Mapping[str, RelatedTable], change: Mapping[str, Change], once: bool = False) -> Changed:
+    def tiled(
+        self, tables: Mapping[str, RelatedTable], change: Mapping[str, Change], once: bool = False
+    ) -> ChangedTables:
         """Tables with all units, as ``change`` says; ``once``: with one more, the last of :attr:`paths`."""
         names = self.paths[-1:] if once else self.paths[1:-1]
         return changed(tables, change, [tuple(zip(self.paths[0], own, strict=True)) for own in names])
@@ -333,7 +337,7 @@ class UnitRun:
         return [*range(first), *range(first + self.dropped * self.period, blocks)]
 
     def paths(self, path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Of :class:`Repeated`, from those of all blocks."""
+        """Of :class:`RepeatedTrace`, from those of all blocks."""
         first = self.begin + (PATTERN - 1) * self.period
         begins = [first + at * self.period for at in range(self.dropped + 2)]
         return tuple(tuple(path[begin : begin + self.period]) for begin in begins)
@@ -354,8 +358,8 @@ def lengthened(short: Trace, run: UnitRun, path: Sequence[str]) -> Trace:
     if list(found.path) != [path[block] for block in run.kept(len(path))]:
         raise NotRepeating("other blocks")
     labels = UnitRun(run.begin, run.period, KEPT).labels(len(found))
-    made = Repeated(short, labels[found.of_module], run.paths(path))
-    units = Units.of(short, made.unit)
+    made = RepeatedTrace(short, labels[found.of_module], run.paths(path))
+    units = RepeatedUnits.of(short, made.unit)
     made.check(short, units)
     whole = made.tiled(tables_of(short, units), tiled_all(units, made.copies))
     long = trace_of(short, whole)
@@ -382,7 +386,7 @@ def _check_lists(short: Operators, row: int, long: Operators, place: int) -> Non
 
 
 @kept(8)
-def repeated(trace: Trace) -> Repeated | None:
+def repeated(trace: Trace) -> RepeatedTrace | None:
     """The trace as a short one; None where it has no units that repeat, or too few.
 
     A trace with kernels or communications of its own is not shortened: no two blocks of a recording are equal.
@@ -396,11 +400,11 @@ def repeated(trace: Trace) -> Repeated | None:
         return None
     modules = run.labels(len(found))[found.of_module]
     try:
-        whole = Units.of(trace, modules)
+        whole = RepeatedUnits.of(trace, modules)
         change = contracted_all(whole, run.dropped)
         short = trace_of(trace, changed(tables_of(trace, whole), change))
-        made = Repeated(short, contracted_units(change).modules, run.paths(found.path))
-        units_of = Units.of(short, made.unit)
+        made = RepeatedTrace(short, contracted_units(change).modules, run.paths(found.path))
+        units_of = RepeatedUnits.of(short, made.unit)
         again = trace_of(short, made.tiled(tables_of(short, units_of), tiled_all(units_of, run.dropped)))
     except NotRepeating:
         return None

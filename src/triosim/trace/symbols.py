@@ -101,7 +101,7 @@ class PropagatedSymbol:
     undecided: list[int]
 
 
-def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSymbol:
+def propagate_symbol(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSymbol:
     """Walk a symbol of size ``extent`` from the values in ``seeds`` through the whole trace.
 
     Args:

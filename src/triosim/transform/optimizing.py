@@ -21,7 +21,7 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.operators import kind
 from triosim.trace.tables import NONE, Category, Phase, Trace
-from triosim.transform.rewriting import Rewriting
+from triosim.transform.rewriting import TraceRewriter
 
 Shape = tuple[int, ...]
 State = tuple[Shape, str]
@@ -247,8 +247,8 @@ def fused_kernel(step: StepBuilder, name: str, group: ParameterGroup, roles: Map
 
 
 @dataclass(frozen=True)
-class Held:
-    """A tensor of a trace that is being changed."""
+class EditedTensor:
+    """A tensor of a trace that is being edited."""
 
     value: int
     shape: Shape
@@ -269,33 +269,35 @@ class SymbolicExtent(int):
         return made
 
 
-class End:
-    """The end of a trace that is being changed, where its optimizer goes."""
+class OptimizerSection:
+    """The end of a trace, where its optimizer is written."""
 
-    def __init__(self, edit: Rewriting) -> None:
+    def __init__(self, edit: TraceRewriter) -> None:
         self.edit = edit
         self._last = len(edit.trace) - 1
 
-    def held(self, value: int) -> Held:
+    def held(self, value: int) -> EditedTensor:
         """A value of the trace."""
         shape = SymbolicExtent.of(self.edit.shape[value], self.edit.symbols[value])
-        return Held(value, shape, DTYPES[self.edit.dtype[value]])
+        return EditedTensor(value, shape, DTYPES[self.edit.dtype[value]])
 
-    def tensor(self, shape: Shape, dtype: str, category: Category = Category.TEMPORARY, *, of: int = NONE) -> Held:
+    def tensor(
+        self, shape: Shape, dtype: str, category: Category = Category.TEMPORARY, *, of: int = NONE
+    ) -> EditedTensor:
         """See :class:`StepBuilder`."""
         symbols = [extent.symbol if isinstance(extent, SymbolicExtent) else 0 for extent in shape]
         return self.held(self.edit.value(shape, dtype, category, of=of, symbols=symbols))
 
-    def overwritten(self, base: Held) -> Held:
+    def overwritten(self, base: EditedTensor) -> EditedTensor:
         """See :class:`StepBuilder`."""
         return self.held(self.edit.overwritten(base.value))
 
-    def alias(self, base: Held, shape: Shape) -> Held:
+    def alias(self, base: EditedTensor, shape: Shape) -> EditedTensor:
         """See :class:`StepBuilder`."""
         return self.held(self.edit.view(base.value, shape, [0] * len(shape)))
 
     def operator(
-        self, name: str, roles: Sequence[str], inputs: Sequence[Held], outputs: Sequence[Held],
+        self, name: str, roles: Sequence[str], inputs: Sequence[EditedTensor], outputs: Sequence[EditedTensor],
         args: Mapping[str, Any] | None = None,
     ) -> int:  # fmt: skip
         """See :class:`StepBuilder`."""
@@ -304,7 +306,7 @@ class End:
         )
 
 
-def without_optimizer(edit: Rewriting) -> None:
+def without_optimizer(edit: TraceRewriter) -> None:
     """Take the optimizer out of a step, and what it keeps."""
     edit.gone.update(np.flatnonzero(edit.trace.operators.phase == Phase.OPTIMIZER).tolist())
     for value, category in enumerate(edit.category):
@@ -356,7 +358,7 @@ _SIXTEEN = ("bfloat16", "float16")
 
 
 def update_all(
-    edit: Rewriting, how: OptimizerRule, trained: Iterable[tuple[int, int]], fused: bool, masters: bool
+    edit: TraceRewriter, how: OptimizerRule, trained: Iterable[tuple[int, int]], fused: bool, masters: bool
 ) -> None:
     """Append an optimizer to a step that has none.
 
@@ -367,7 +369,7 @@ def update_all(
         fused: as fused kernels.
         masters: 16-bit parameters have float32 copies.
     """
-    end = End(edit)
+    end = OptimizerSection(edit)
     groups: dict[str, list[tuple[int, int]]] = {}
     for weight, gradient in trained:
         groups.setdefault(DTYPES[edit.dtype[weight]], []).append((weight, gradient))
@@ -428,7 +430,7 @@ def optimized(trace: Trace, text: str) -> Trace:
             "parameter: record the step with triosim trace record, or name a model"
         )
     before = found_in(trace)
-    edit = Rewriting(trace)
+    edit = TraceRewriter(trace)
     without_optimizer(edit)
     update_all(edit, how, trained, before.fused, before.masters)
     return edit.build().noted(f"optimizer {text} instead of the step's own")

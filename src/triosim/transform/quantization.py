@@ -6,7 +6,8 @@ of experts, embeddings and the last product stay as they are, as in Transformer 
 kernel reads what is multiplied and writes it twice: along its rows for this product, along its columns for the one of
 the backward that sums over the other dimension.  The backward keeps the second copy instead of the 16-bit one.  Time
 and memory follow from the new step alone.  Scales of whole rows (torchao's ``rowwise``) fit one of the two copies only:
-there the backward keeps the 16-bit one and makes the second copy itself.
+there the backward keeps the 16-bit one and makes the second copy itself.  One scale for a whole tensor fits both: where
+a device's 8-bit products read operands along either dimension there is one copy (:func:`reads_either_way`).
 
 Weights are quantised once an iteration (:func:`shares`): Transformer Engine keeps the copies over the micro-batches
 (``is_first_microbatch``), and where parameters themselves are kept in that type (``--fp8-param-gather`` of
@@ -40,7 +41,7 @@ from triosim.operators import ROWS, SCALES, canonical
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
-from triosim.transform.rewriting import Rewriting
+from triosim.transform.rewriting import TraceRewriter
 
 QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute_amax"
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
@@ -49,29 +50,31 @@ GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class QuantizationRecipe:
     """How tensors are quantised.
 
     Attributes:
         dtype: of what is multiplied.
         searches: whether a kernel of its own first looks for the largest element, because the scale of the whole tensor
             depends on it; otherwise scales are those of blocks, which the cast finds itself, or of earlier iterations.
+        whole: whether a tensor has one scale.
         apart: whether scales are of whole rows, so that the copy along the columns has other scales: a kernel makes
             each from the 16-bit tensor, the second in the backward, after one that looks for each column's maximum.
     """
 
     dtype: str
     searches: bool = False
+    whole: bool = False
     apart: bool = False
 
 
 RECIPES = {
-    "fp8-delayed": Recipe("float8_e4m3fn"),
-    "fp8-current": Recipe("float8_e4m3fn", searches=True),
-    "fp8-block": Recipe("float8_e4m3fn"),
-    "fp8-row": Recipe("float8_e4m3fn", apart=True),
-    "mxfp8": Recipe("float8_e4m3fn"),
-    "nvfp4": Recipe("float4_e2m1", searches=True),
+    "fp8-delayed": QuantizationRecipe("float8_e4m3fn", whole=True),
+    "fp8-current": QuantizationRecipe("float8_e4m3fn", searches=True, whole=True),
+    "fp8-block": QuantizationRecipe("float8_e4m3fn"),
+    "fp8-row": QuantizationRecipe("float8_e4m3fn", apart=True),
+    "mxfp8": QuantizationRecipe("float8_e4m3fn"),
+    "nvfp4": QuantizationRecipe("float4_e2m1", searches=True),
 }
 """Recipes by name."""
 
@@ -106,13 +109,25 @@ def check(which: str, device: Accelerator) -> None:
         )
 
 
+EITHER_WAY = (10.0, 12.0)
+"""Compute capabilities, the second not included, whose 8-bit products read operands along either dimension: data-centre
+Blackwell's (Transformer Engine, ``nvte_is_non_tn_fp8_gemm_supported``)."""
+
+
+def reads_either_way(device: Accelerator) -> bool:
+    """Whether 8-bit products of a device need no operand that is turned."""
+    first, end = EITHER_WAY
+    return device.vendor == "NVIDIA" and first <= float(device.compute_capability or 0) < end
+
+
 @kept(32, room=ROOM, size=len)
-def quantized(trace: Trace, which: str) -> Trace:
+def quantized(trace: Trace, which: str, either_way: bool = False) -> Trace:
     """The step with its products in fewer bits.
 
     Args:
         trace: a training step.
         which: one of :data:`RECIPES`, or ``"none"``, which returns the trace as it is.
+        either_way: of the devices, as of :func:`reads_either_way`.
 
     Raises:
         PlanError: it has no backward, or no product that can be quantised.
@@ -123,7 +138,7 @@ def quantized(trace: Trace, which: str) -> Trace:
         raise PlanError(
             f"quantize {which}: it is of training steps: leave it out (triosim serve and infer have --weights)"
         )
-    step = _Quantized(trace, RECIPES[which])
+    step = _QuantizedStep(trace, RECIPES[which], either_way=either_way)
     if not step.products:
         raise PlanError(
             f"quantize {which}: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: "
@@ -151,7 +166,7 @@ def weights_in_8_bits(trace: Trace) -> Trace:
     Raises:
         PlanError: no product can be quantised.
     """
-    step = _Quantized(trace, RECIPES["fp8-row"], stored=True)
+    step = _QuantizedStep(trace, RECIPES["fp8-row"], stored=True)
     if not step.products:
         raise PlanError(
             f"weights in 8 bits: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: give "
@@ -184,17 +199,17 @@ def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float6
 
 
 @dataclass(frozen=True)
-class _Copies:
+class _QuantizedCopies:
     """A tensor that was quantised: along its rows, along its columns, values in the shape in which it was read.
 
-    Where the two are made apart, both are the one that was asked for.
+    Where the two are made apart, both are the one that was asked for; where one serves both, they are that.
     """
 
     rows: int
     columns: int
 
 
-class _Quantized:
+class _QuantizedStep:
     """A step whose products are being quantised, one after the other in the order of the forward.
 
     Attributes:
@@ -202,10 +217,14 @@ class _Quantized:
         products: rows of the forward's products.
         casts: tensors that were quantised.
         stored: whether weights are kept in few bits and so need no cast.
+        single: whether one copy serves both products.
     """
 
-    def __init__(self, trace: Trace, recipe: Recipe, stored: bool = False) -> None:
-        self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, Rewriting(trace), 0, stored
+    def __init__(
+        self, trace: Trace, recipe: QuantizationRecipe, stored: bool = False, either_way: bool = False
+    ) -> None:  # fmt: skip
+        self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, TraceRewriter(trace), 0, stored
+        self.single = recipe.apart or (recipe.whole and either_way)
         self._on: dict[int, list[int]] = {}
         for value, storage in enumerate(self.edit.storage if stored else ()):
             self._on.setdefault(storage, []).append(value)
@@ -215,7 +234,7 @@ class _Quantized:
         for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
             if self._multiplies(row):
                 self._later.setdefault(int(operators.forward[row]), []).append(row)
-        self._known: dict[tuple[int, int, int, bool], _Copies] = {}
+        self._known: dict[tuple[int, int, int, bool], _QuantizedCopies] = {}
         self._lasting = set(
             trace.values.storage[np.isin(trace.values.category, [int(c) for c in PERSISTENT])].tolist()
         )  # fmt: skip
@@ -304,7 +323,7 @@ class _Quantized:
         a, b = self.edit.shape[first], self.edit.shape[second]
         return len(a) >= 2 and (*a[:-2], a[-1], a[-2]) == b
 
-    def _copies(self, row: int, base: int, columns: bool) -> _Copies:
+    def _copies(self, row: int, base: int, columns: bool) -> _QuantizedCopies:
         """The two copies of a tensor, made before ``row`` where they are not there yet.
 
         A weight's copies are made in the forward and again in the backward, so that neither is kept between them.
@@ -317,10 +336,10 @@ class _Quantized:
         if key not in self._known:
             if self.recipe.searches or (apart and columns):
                 edit.before(row, maximum, {"self": base}, [], phase=self._phase(row))
-            single = apart or edit.storage[base] in self._lasting
+            single = self.single or edit.storage[base] in self._lasting
             made = [self._like(base)] if single else [self._like(base), self._like(base)]
             edit.before(row, quantize, {"self": base}, made, phase=self._phase(row))
-            self._known[key] = _Copies(made[0], made[-1])
+            self._known[key] = _QuantizedCopies(made[0], made[-1])
             self.casts += 1
         return self._known[key]
 

@@ -36,7 +36,7 @@ from triosim.trace.tables import NONE, Phase, Trace
 from triosim.transform.rewriting import categorised
 
 if TYPE_CHECKING:
-    from triosim.transform.recompute_regions import Region, StepFacts
+    from triosim.transform.recompute_regions import RecomputeRegion, StepFacts
 
 
 @kept(8)
@@ -58,7 +58,7 @@ def recomputed(trace: Trace, which: str) -> Trace:
     facts = StepFacts(trace)
     if np.any(trace.operators.phase == Phase.RECOMPUTE):
         raise PlanError(f"recompute {which}: {facts.name!r} already runs operators again: leave --recompute out")
-    parts = [_Rerun(facts, region, which).part() for region in regions(facts, which)]
+    parts = [_RecomputeAnalysis(facts, region, which).part() for region in regions(facts, which)]
     again = [part for part in parts if part is not None]
     if not again:
         raise PlanError(
@@ -75,7 +75,7 @@ def recomputed(trace: Trace, which: str) -> Trace:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _RecomputedRegion:
     """A region as it is run again.
 
     Attributes:
@@ -93,10 +93,10 @@ class _Part:
     writes: dict[int, list[int]]
 
 
-class _Rerun:
+class _RecomputeAnalysis:
     """Works out what is made again and who reads it."""
 
-    def __init__(self, facts: StepFacts, region: Region, which: str) -> None:
+    def __init__(self, facts: StepFacts, region: RecomputeRegion, which: str) -> None:
         self.facts, self.rows, self.which = facts, region.rows, which
         inside, around = set(region.rows), set(region.block)
         self.inner = {
@@ -109,7 +109,7 @@ class _Rerun:
         self.storages: dict[int, int] = {}  # storage -> the one that it is made in again
         self.values: dict[int, int] = {}
 
-    def part(self) -> _Part | None:
+    def part(self) -> _RecomputedRegion | None:
         """The region run again; None where no backward operator needs it."""
         facts = self.facts
         needed, own = self.inner - self.given_on, self._own()
@@ -127,7 +127,7 @@ class _Rerun:
             swapped = self.inner if row in own else needed
             reads[row] = [self._again(v) if facts.storage[v] in swapped else v for v in facts.inputs[row]]
             writes[row] = [self._again(v) if facts.storage[v] in swapped else v for v in facts.outputs[row]]
-        return _Part(self.rows, inputs, outputs, users[0], reads, writes)
+        return _RecomputedRegion(self.rows, inputs, outputs, users[0], reads, writes)
 
     def _own(self) -> set[int]:
         """Backward operators of the region."""
@@ -174,7 +174,7 @@ class _Rerun:
 # --- the new step -----------------------------------------------------------------------------------------------------
 
 
-def _woven(facts: StepFacts, parts: Sequence[_Part]) -> Trace:
+def _woven(facts: StepFacts, parts: Sequence[_RecomputedRegion]) -> Trace:
     """The trace with the parts in their places."""
     trace, count = facts.trace, len(facts.trace)
     values, operators = trace.values, trace.operators

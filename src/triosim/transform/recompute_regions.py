@@ -94,8 +94,8 @@ class StepFacts:
 
 
 @dataclass(frozen=True)
-class Region:
-    """Forward operators that run again together.
+class RecomputeRegion:
+    """Forward operators that are recomputed together.
 
     Attributes:
         rows: the operators, in order.
@@ -106,7 +106,7 @@ class Region:
     block: list[int]
 
 
-def regions(facts: StepFacts, which: str) -> list[Region]:
+def regions(facts: StepFacts, which: str) -> list[RecomputeRegion]:
     """What a choice runs again.
 
     Args:
@@ -129,9 +129,9 @@ def regions(facts: StepFacts, which: str) -> list[Region]:
             f"recompute {which}: there are {len(there)} blocks, and none is the {every}th: give a smaller N"
         )
     if policy == "selective":
-        found = [Region(rows, rows) for rows in _attention_cores(facts)[every - 1 :: every]]
+        found = [RecomputeRegion(rows, rows) for rows in _attention_cores(facts)[every - 1 :: every]]
     elif policy in POLICIES:
-        found = [Region(rows, block) for block in chosen for rows in _by_policy(facts, block, policy)]
+        found = [RecomputeRegion(rows, block) for block in chosen for rows in _by_policy(facts, block, policy)]
     else:
         found = _of_parts(facts, chosen, policy)
     if not found:
@@ -148,7 +148,7 @@ def _by_policy(facts: StepFacts, block: list[int], policy: str) -> list[list[int
 # --- parts of a block -------------------------------------------------------------------------------------------------
 
 
-def _of_parts(facts: StepFacts, within: list[list[int]], parts: str) -> list[Region]:
+def _of_parts(facts: StepFacts, within: list[list[int]], parts: str) -> list[RecomputeRegion]:
     """The named parts of blocks, cut into pieces that share nothing which is made again.
 
     What a part hands on is kept (``torch.utils.checkpoint``), except of those in :data:`OUTPUT_DISCARDED`.
@@ -165,7 +165,7 @@ def _of_parts(facts: StepFacts, within: list[list[int]], parts: str) -> list[Reg
         chosen |= rows
         discarded |= rows if part.strip() in OUTPUT_DISCARDED else set()
     return [
-        Region(piece, block if discarded.intersection(piece) else piece)
+        RecomputeRegion(piece, block if discarded.intersection(piece) else piece)
         for block in within for piece in _pieces(facts, [row for row in block if row in chosen])
     ]  # fmt: skip
 

@@ -21,7 +21,7 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.trace.builder import MOST_BITS
 from triosim.trace.calls import count_work
 from triosim.trace.repeated import ROOM
-from triosim.trace.symbols import batch_seeds, follow
+from triosim.trace.symbols import batch_seeds, propagate_symbol
 from triosim.trace.tables import BATCH, GUESSES, SYMBOLS, UNDECIDED, Phase, Trace
 
 
@@ -64,7 +64,7 @@ def establish_symbols(trace: Trace) -> Trace:
             f"trace {quoted(trace.meta.workload)}: no input of the step has a dimension of its batch size {batch}: "
             "give the right one with --trace-batch-size"
         )
-    following = follow(trace, seeds, batch)
+    following = propagate_symbol(trace, seeds, batch)
     symbols = [[0] * len(shape) for shape in trace.values.shape.lists()]
     for value, segments in enumerate(following.segments):
         for segment in segments:

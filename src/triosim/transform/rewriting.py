@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Added:
+class _InsertedOperator:
     """An operator that is put in.  ``place`` is (row, -1 before or 1 after it, how many were put in before this one).
 
     The other attributes are columns of :class:`~triosim.trace.tables.Operators`.
@@ -36,8 +36,8 @@ class _Added:
     view: bool
 
 
-class Rewriting:
-    """Collects what changes in a trace.
+class TraceRewriter:
+    """Collects the edits of a trace.
 
     Rows keep the numbers that they have in the trace; one that is put in gets the next number after those.  So do
     values.
@@ -65,7 +65,7 @@ class Rewriting:
         self.symbols: list[tuple[int, ...]] = [tuple(row) for row in values.symbols.lists()]
         self._offset: list[int] = values.offset.tolist()
         self._name: list[str] = list(values.name)
-        self._added: list[_Added] = []
+        self._added: list[_InsertedOperator] = []
         self._args: dict[int, str] = {}
         self._storages = max(self.storage, default=NONE) + 1
         self._modules = dict(zip(trace.modules.path, range(len(trace.modules)), strict=True))
@@ -152,7 +152,9 @@ class Rewriting:
         phase = int(operators.phase[like]) if phase is None else phase
         module = int(operators.module[like]) if module is None else module
         forward = int(operators.forward[like]) if forward is None else forward
-        self._added.append(_Added(place, name, phase, module, [role for role, _ in pairs], text, forward, view))
+        self._added.append(
+            _InsertedOperator(place, name, phase, module, [role for role, _ in pairs], text, forward, view)
+        )
         self.inputs.append([value for _, value in pairs])
         self.outputs.append(list(writes))
         return len(self.inputs) - 1

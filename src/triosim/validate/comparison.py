@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from triosim.core.dataclass import dataclass
-from triosim.validate.measured import QUANTITIES, Machine, MeasuredNetwork
+from triosim.validate.measured import QUANTITIES, MeasuredMachine, MeasuredNetwork
 from triosim.validate.prediction import Predictor, RankTimes
 from triosim.validate.sizes import MODES, PIPELINES
 
@@ -25,8 +25,8 @@ that other work has filled.  What pipelines, which wait most, differed by in the
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One quantity of one job.
+class ComparedQuantity:
+    """One quantity of one job, predicted and measured.
 
     Attributes:
         predicted, low, high: seconds, and the ends of the 90 % interval.
@@ -66,8 +66,8 @@ class ComparisonRow:
     mode: str
     rank: int | None
     rounds: int
-    cpu_s: Compared
-    wall_s: Compared
+    cpu_s: ComparedQuantity
+    wall_s: ComparedQuantity
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Validation:
         spent_s: what it all took.
     """
 
-    machine: Machine
+    machine: MeasuredMachine
     rows: tuple[ComparisonRow, ...]
     busy: dict[str, float]
     spent_s: float
@@ -148,7 +148,7 @@ def _plain(row: ComparisonRow) -> dict[str, Any]:
 
 
 def compare(
-    machine: Machine,
+    machine: MeasuredMachine,
     nulls: tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork],
     networks: Sequence[MeasuredNetwork],
     spent_s: float,
@@ -185,6 +185,6 @@ def compare(
                         widened = float(np.log(busy[network.name])) if quantity == "wall_s" else BUSY_SPREAD
                     width = float(np.exp(np.hypot.reduce([one.spread, widened, series.median_spread(quantity)])))
                     measured = float(medians.mean() if rank is None else medians[rank])
-                    found[quantity] = Compared(one.total, one.total / width, one.total * width, measured, one)
+                    found[quantity] = ComparedQuantity(one.total, one.total / width, one.total * width, measured, one)
                 rows.append(ComparisonRow(network.name, mode, rank, series.cpu_s.shape[1], **found))
     return Validation(machine, tuple(rows), busy, spent_s)

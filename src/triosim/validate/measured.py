@@ -20,8 +20,8 @@ NORMAL_QUARTILES = 1.349
 
 
 @dataclass(frozen=True)
-class Series:
-    """One thing, round by round, in every process.
+class MeasuredSeries:
+    """Times of one measurement, round by round, in every process.
 
     Attributes:
         cpu_s, wall_s: shape ``(ranks, rounds)``.
@@ -31,9 +31,9 @@ class Series:
     wall_s: NDArray[np.float64]
 
     @staticmethod
-    def of(ranks: Sequence[Mapping[str, Sequence[float]]]) -> Series:
+    def of(ranks: Sequence[Mapping[str, Sequence[float]]]) -> MeasuredSeries:
         """From each rank's lists."""
-        return Series(*(np.array([rank[quantity] for rank in ranks], np.float64) for quantity in QUANTITIES))
+        return MeasuredSeries(*(np.array([rank[quantity] for rank in ranks], np.float64) for quantity in QUANTITIES))
 
     def median(self, quantity: str) -> NDArray[np.float64]:
         """Median over the rounds of each rank."""
@@ -68,12 +68,12 @@ class MeasuredNetwork:
     layers: int
     whole: Trace
     part: Trace | None
-    series: Mapping[str, Series]
+    series: Mapping[str, MeasuredSeries]
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What the processes found of the machine.
+class MeasuredMachine:
+    """What the processes measured of the machine.
 
     Attributes:
         device: ``"cpu"`` or ``"cuda"``.
@@ -89,7 +89,7 @@ class Machine:
     name: str
     processes: int
     cores: int
-    tables: Mapping[str, Mapping[int, Series]]
+    tables: Mapping[str, Mapping[int, MeasuredSeries]]
     versions: Mapping[str, str]
     load: tuple[float, float] | None
 
@@ -99,10 +99,10 @@ class Machine:
         return "wall_s" if self.device == "cuda" else "cpu_s"
 
 
-def tables(ranks: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Series]]:
+def tables(ranks: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, MeasuredSeries]]:
     """Tables of all ranks by kind and bytes; those that did not take part in something are left out of it."""
     collected: dict[str, dict[int, list[Mapping[str, Sequence[float]]]]] = {}
     for rank in ranks:
         for row in rank["tables"]:
             collected.setdefault(row["kind"], {}).setdefault(row["bytes"], []).append(row)
-    return {kind: {size: Series.of(rows) for size, rows in sizes.items()} for kind, sizes in collected.items()}
+    return {kind: {size: MeasuredSeries.of(rows) for size, rows in sizes.items()} for kind, sizes in collected.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from triosim.core.errors import InputError
 from triosim.core.outputs import is_standard_output, text_output
 from triosim.core.units import format_time
-from triosim.validate.comparison import Compared, ComparisonRow, Validation
+from triosim.validate.comparison import ComparedQuantity, ComparisonRow, Validation
 from triosim.validate.terminal import TITLES
 
 SIDE, MARGIN, LEGEND = 420, 80, 100
@@ -98,7 +98,7 @@ def _ticks(low: float, high: float) -> list[float]:
     return [t for p in powers for m in (1, 2, 5) if low <= (t := m * 10.0**p) <= high]
 
 
-def _words(row: ComparisonRow, one: Compared) -> str:
+def _words(row: ComparisonRow, one: ComparedQuantity) -> str:
     rank = "" if row.rank is None else f", stage {row.rank}"
     return (
         f"{row.network}, {row.mode}{rank}: predicted {format_time(one.predicted)} ({format_time(one.low)} to "

@@ -33,7 +33,7 @@ from triosim.prediction.result import Result
 from triosim.prediction.simulate import simulate
 from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Phase, Trace
-from triosim.validate.measured import Machine, MeasuredNetwork
+from triosim.validate.measured import MeasuredMachine, MeasuredNetwork
 from triosim.validate.sizes import ALONE, MICRO_BATCHES, MODES, PARTS, PIPELINES, TP_PLAN, stage_starts
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -120,7 +120,7 @@ class SoftwareOverhead:
 EVERY_RANK = Fidelity(fold=False)
 
 
-def plan_of(mode: str, machine: Machine, network: MeasuredNetwork, overlap: bool) -> Plan:
+def plan_of(mode: str, machine: MeasuredMachine, network: MeasuredNetwork, overlap: bool) -> Plan:
     """The plan that a mode is."""
     n = machine.processes
     if mode == "tp":
@@ -144,7 +144,7 @@ class Predictor:
     """
 
     def __init__(
-        self, machine: Machine, nulls: tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork], quantity: str
+        self, machine: MeasuredMachine, nulls: tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork], quantity: str
     ) -> None:
         self.machine, self.quantity = machine, quantity
         n = machine.processes

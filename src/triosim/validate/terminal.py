@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from triosim.report.table import Column, TextTable, paragraph
-from triosim.validate.comparison import BUSY, Compared, Validation
+from triosim.validate.comparison import BUSY, ComparedQuantity, Validation
 
 TITLES = {"cpu_s": "CPU time of a process", "wall_s": "time on the wall"}
 SHORT = {"cpu_s": "CPU", "wall_s": "wall"}
@@ -78,7 +78,7 @@ def _medians(found: Validation, order: tuple[str, str]) -> TextTable:
     return table
 
 
-def _error(compared: Compared) -> Text:
+def _error(compared: ComparedQuantity) -> Text:
     """The error, coloured and marked where the interval did not hold."""
     text = f"{100 * compared.error:+.1f}%"
     return Text(text + " ", "green") if compared.hit else Text(text + "!", "dark_orange")

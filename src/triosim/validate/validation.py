@@ -15,7 +15,7 @@ from triosim.core.errors import InputError, unknown
 from triosim.trace.store import load
 from triosim.validate import launch
 from triosim.validate.comparison import Validation, compare
-from triosim.validate.measured import Machine, MeasuredNetwork, Series, tables
+from triosim.validate.measured import MeasuredMachine, MeasuredNetwork, MeasuredSeries, tables
 from triosim.validate.sizes import DEFAULT, MODES, PARTS, DecoderSize, baselines, check, nulls, sizes
 
 ROUNDS = 12
@@ -118,7 +118,7 @@ def _run(
         progress("predicting")
         found = [_network(folder, name, size, modes, ranks) for name, size in networks.items()]
     load_after = _load()
-    machine = Machine(
+    machine = MeasuredMachine(
         device=device,
         name=found[0].whole.meta.device or "",
         processes=processes,
@@ -133,7 +133,10 @@ def _run(
 def _network(
     folder: Path, name: str, size: DecoderSize, modes: tuple[str, ...], ranks: list[dict[str, Any]]
 ) -> MeasuredNetwork:
-    series = {mode: Series.of([rank["networks"][name][mode] for rank in ranks]) for mode in (*baselines(modes), *modes)}
+    series = {
+        mode: MeasuredSeries.of([rank["networks"][name][mode] for rank in ranks])
+        for mode in (*baselines(modes), *modes)
+    }
     whole = load(folder / f"{name}-whole.triosim")
     part = load(folder / f"{name}-part.triosim") if PARTS in series else None
     return MeasuredNetwork(name, size.layers, whole, part, series)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim.core.columns import Ragged
-from triosim.engine.graph import CAPACITY_PER_BYTE, EngineNetwork, Graph, Played, Task
+from triosim.engine.graph import CAPACITY_PER_BYTE, EngineNetwork, Graph, GraphRun, Task
 from triosim.engine.play import play
 from triosim.engine.solvers.store_and_forward import StoreAndForward
 from triosim.engine.solvers.uncontended import Uncontended
@@ -22,7 +22,7 @@ def wires(rates: list[int], routes: list[list[int]], latency: list[int]) -> Engi
     return EngineNetwork(capacity, Ragged.of(routes, np.int32), np.array(latency, np.int64))
 
 
-def send(net: EngineNetwork, messages: list[tuple[int, int, int]], model) -> Played:
+def send(net: EngineNetwork, messages: list[tuple[int, int, int]], model) -> GraphRun:
     """(start, bytes, route) of each message; each starts after a computation of its own."""
     n = len(messages)
     kind = np.repeat(np.array([Task.COMPUTE, Task.TRANSFER], np.int8), n)

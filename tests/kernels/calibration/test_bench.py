@@ -115,11 +115,11 @@ def test_sizes_stay_near_what_the_rates_allow() -> None:
 def test_a_machine_that_is_too_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0])
 
-    def timed(case: Case, how: object) -> bench.Timed:
-        return bench.Timed(next(times) if case.what == "reference" and how is slow else 1.0, [])
+    def timed(case: Case, how: object) -> bench.KernelTiming:
+        return bench.KernelTiming(next(times) if case.what == "reference" and how is slow else 1.0, [])
 
-    def slow(func: object, sets: object) -> bench.Timed:
-        return bench.Timed(1e-3, [])
+    def slow(func: object, sets: object) -> bench.KernelTiming:
+        return bench.KernelTiming(1e-3, [])
 
     monkeypatch.setattr(bench, "_run", timed)
     monkeypatch.setattr(bench, "_on_cpu", slow)

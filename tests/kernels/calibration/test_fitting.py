@@ -18,7 +18,7 @@ from triosim.kernels.calibration import conformal, scalars, tiles
 from triosim.kernels.calibration.anchors import _SAME, REACH, Anchors
 from triosim.kernels.calibration.calibration import calibrated, same_figures
 from triosim.kernels.calibration.fitting import MeasuredKernels, different, learned, operator_name
-from triosim.kernels.physical.kinds import BY_NAME, Scalars, shipped
+from triosim.kernels.physical.kinds import BY_NAME, RateFactors, shipped
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm, gemm
 from triosim.kernels.work.stream import Stream, rowwise
@@ -41,7 +41,7 @@ def noise(seed: int, count: int, size: float = 0.2):
     return np.exp(np.random.default_rng(seed).normal(0, size, count))
 
 
-OTHER = Scalars(compute=0.8, bandwidth=1.1, launch=1.5)
+OTHER = RateFactors(compute=0.8, bandwidth=1.1, launch=1.5)
 """A device that sustains 0.8 of the rate, 1.1 of the bandwidth, and takes 1.5 times as long to launch."""
 
 

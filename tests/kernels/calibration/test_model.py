@@ -14,12 +14,12 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.kernels.calibration import figures
 from triosim.kernels.calibration.making import calibrate
-from triosim.kernels.calibration.model import AutoCalibrated, Calibrated
+from triosim.kernels.calibration.model import AutoCalibrated, CalibratedBaseModel
 from triosim.kernels.calibration.pack import load, text
 from triosim.kernels.calibration.samples import MOST, samples
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import PricingJob
-from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.pricing import describe, price
 from triosim.sources.reading import read
@@ -122,8 +122,8 @@ def test_another_device_is_an_error_that_names_both(pack_of):
 def test_times_recorded_elsewhere_are_carried_over_by_the_shipped_models(pack_of):
     trace = step()
     a100 = catalog.accelerator("A100")
-    basis = Calibrated(load(pack_of(trace)).calibration)
-    there, plain = basis.predict(trace, a100), Physics().predict(trace, a100)
+    basis = CalibratedBaseModel(load(pack_of(trace)).calibration)
+    there, plain = basis.predict(trace, a100), PhysicalBaseModel().predict(trace, a100)
     assert np.array_equal(there.seconds, plain.seconds)
     assert there.source == Source.PHYSICAL
     found = price(PricingJob(trace, H100, trace, a100), pack_of(trace))
@@ -163,7 +163,7 @@ def test_a_processors_calibration_brings_its_figures_along(pack_of):
 def test_what_was_not_measured_of_a_processor_is_the_rooflines(pack_of):
     example, other = read(EXAMPLE), read("examples/resnet50-cpu.triosim")
     calibration = load(pack_of(example)).calibration
-    found = Calibrated(calibration).predict(other, calibration.device)
+    found = CalibratedBaseModel(calibration).predict(other, calibration.device)
     assert np.isfinite(found.seconds).all()
     assert np.isfinite(found.spread).all()
     assert found.seconds.sum() > 0, "convolutions were not measured in a GPT"

@@ -14,9 +14,9 @@ from tests.command import run
 from tests.kernels.calibration.example import H100, pack
 from triosim.core.errors import InputError
 from triosim.kernels.calibration.calibration import calibrated
-from triosim.kernels.calibration.model import Calibrated
+from triosim.kernels.calibration.model import CalibratedBaseModel
 from triosim.kernels.calibration.samples import samples
-from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.stream import rowwise
@@ -63,11 +63,11 @@ def test_a_class_without_measured_kernels_is_refused():
 
 def test_a_network_whose_kernels_were_measured_is_priced_and_nothing_is_free():
     network = read(EXAMPLES / "edge" / "mobile-block.json")
-    times = Physics().predict(network, H100).seconds
+    times = PhysicalBaseModel().predict(network, H100).seconds
     timed = replace(
         network, operators=replace(network.operators, device_s=times), meta=replace(network.meta, clock="gpu")
     )  # fmt: skip
-    found = Calibrated(calibrated(H100, samples(timed, H100).kinds), "pack.json").predict(network, H100)
+    found = CalibratedBaseModel(calibrated(H100, samples(timed, H100).kinds), "pack.json").predict(network, H100)
     moving = np.nan_to_num(network.operators.bytes) > 0
     assert moving.any()
     assert (found.seconds[moving] > 0).all()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.external import samples
 from triosim.core.errors import InputError
-from triosim.kernels.external_times import READERS, SIDES, ClockRates, What, read
+from triosim.kernels.external_times import READERS, SIDES, ClockRates, Granularity, read
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_each_format_is_recognised_by_one_reader_and_by_content(name):
 
 def test_accel_sim_times_are_differences_of_the_total(file):
     found = read(file(samples.ACCEL_SIM))
-    assert found.what == What.KERNEL
+    assert found.what == Granularity.KERNEL
     assert found.name == ("_Z4gemmPf", "_Z4reluPf", "_Z4gemmPf")
     assert found.seconds.tolist() == pytest.approx([10e-6, 2e-6, 20e-6])
     assert "1410 MHz, as simulated" in found.notes[0]
@@ -71,7 +71,7 @@ def test_kernels_of_several_streams_are_noted(file):
 
 def test_gem5_regions_end_with_a_dump_and_begin_with_a_reset_or_the_dump_before(file):
     found = read(file(samples.GEM5))  # reset at 10 us, dumped at 14.2 us and, without another reset, at 17.2 us
-    assert found.what == What.REGION
+    assert found.what == Granularity.REGION
     assert found.name == ("region 0", "region 1")
     assert found.seconds.tolist() == pytest.approx([4.2e-6, 3e-6])
 
@@ -117,7 +117,7 @@ def test_nsight_compute(file, text, first):
 
 def test_neusight_nodes_have_two_passes_in_milliseconds(file):
     found = read(file(samples.NEUSIGHT))
-    assert found.what == What.MODULE
+    assert found.what == Granularity.MODULE
     assert found.name == ("h_0_fc", "h_0_fc")
     assert [SIDES[side] for side in found.side] == ["forward", "backward"]
     assert found.seconds.tolist() == pytest.approx([40e-6, 80e-6])
@@ -127,11 +127,11 @@ def test_neusight_nodes_have_two_passes_in_milliseconds(file):
 
 def test_a_plain_table(file):
     found = read(file(samples.PLAIN))
-    assert found.what == What.OPERATOR
+    assert found.what == Granularity.OPERATOR
     assert found.module == ("h.0.fc", "")
     assert found.elements.tolist() == [0, 32768]
     assert found.seconds.tolist() == pytest.approx([40e-6, 5.5e-6])
-    assert read(file("kernel,seconds\ngemm,1e-5\n", "kernels")).what == What.KERNEL
+    assert read(file("kernel,seconds\ngemm,1e-5\n", "kernels")).what == Granularity.KERNEL
 
 
 @pytest.mark.parametrize("name", samples.ALL)

@@ -6,19 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triosim.sources.readers._host import FEWEST, QUEUE, HostClock, Issued, blocked, following
+from triosim.sources.readers._host import FEWEST, QUEUE, HostClock, KernelLaunch, blocked, following
 
 US = 1000
 
 
 def test_delay_and_gap_are_medians_of_kernels_that_show_them() -> None:
     idle = [
-        Issued(100 * US * i, 100 * US * i + 4 * US, 7, 100 * US * i + 6 * US, 100 * US * i + 9 * US) for i in range(30)
+        KernelLaunch(100 * US * i, 100 * US * i + 4 * US, 7, 100 * US * i + 6 * US, 100 * US * i + 9 * US)
+        for i in range(30)
     ]
     found = following(idle)
     assert found.delay_s == pytest.approx(2e-6)
     assert found.gap_s is None
-    queued = [Issued(i * US, i * US + 500, 7, 100 * US + 11 * US * i, 110 * US + 11 * US * i) for i in range(30)]
+    queued = [KernelLaunch(i * US, i * US + 500, 7, 100 * US + 11 * US * i, 110 * US + 11 * US * i) for i in range(30)]
     found = following(queued)
     assert found.gap_s == pytest.approx(1e-6)
     assert found.delay_s is None
@@ -26,13 +27,16 @@ def test_delay_and_gap_are_medians_of_kernels_that_show_them() -> None:
 
 def test_a_few_kernels_tell_nothing() -> None:
     few = [
-        Issued(100 * US * i, 100 * US * i + US, 7, 100 * US * i + 2 * US, 100 * US * i + 3 * US) for i in range(FEWEST)
+        KernelLaunch(100 * US * i, 100 * US * i + US, 7, 100 * US * i + 2 * US, 100 * US * i + 3 * US)
+        for i in range(FEWEST)
     ]
     assert following(few) == (None, None)
 
 
 def test_kernels_that_wait_for_another_stream_are_no_gap() -> None:
-    held = [Issued(i * US, i * US + 500, 7, 1_000 * US * (i + 1), 1_000 * US * (i + 1) + 10 * US) for i in range(40)]
+    held = [
+        KernelLaunch(i * US, i * US + 500, 7, 1_000 * US * (i + 1), 1_000 * US * (i + 1) + 10 * US) for i in range(40)
+    ]
     assert following(held).gap_s is None
 
 
@@ -44,7 +48,7 @@ def test_a_launch_into_a_full_queue_waits() -> None:
         begin = now
         now = max(now + US, calls[number - places].end if number >= places else 0)
         done = max(done, now) + 100 * US
-        calls.append(Issued(begin, now, 7, done - 100 * US, done))
+        calls.append(KernelLaunch(begin, now, 7, done - 100 * US, done))
     found = blocked(calls)
     assert len(found) >= 38  # ten kernels end while the queue fills
     waited = sum(end - start for start, end in found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from triosim.accelerator.datacentric import WINDOWS, Cut, Dataflow, Hardware
+from triosim.accelerator.datacentric import WINDOWS, Dataflow, DimensionDirective, Hardware
 from triosim.accelerator.problem import Problem, convolution, gemm
 from triosim.accelerator.reading import LARGEST, Contents, placed
 from triosim.core import guarded
@@ -154,7 +154,7 @@ class _Parser:
     def layer(self, name: str) -> tuple[Problem, Dataflow, str]:
         """One layer with its mapping."""
         kind, stride, sizes = "CONV", {"Y": 1, "X": 1}, {}
-        levels: list[list[Cut]] | None = None
+        levels: list[list[DimensionDirective]] | None = None
         clusters: list[int] = []
         self.take("{")
         while not self.has("}"):
@@ -185,9 +185,9 @@ class _Parser:
         dataflow = Dataflow(tuple(map(tuple, levels)), tuple(clusters), (stride["Y"], stride["X"]))
         return problem, dataflow, note
 
-    def dataflow(self, sizes: dict[str, int]) -> tuple[list[list[Cut]], list[int]]:
+    def dataflow(self, sizes: dict[str, int]) -> tuple[list[list[DimensionDirective]], list[int]]:
         """Directives between braces."""
-        levels: list[list[Cut]] = [[]]
+        levels: list[list[DimensionDirective]] = [[]]
         clusters = []
         self.take("{")
         while not self.has("}"):
@@ -208,7 +208,7 @@ class _Parser:
                 self.take(")")
                 dimension = self.word()
                 named = dimension if dimension in WINDOWS or "M" in sizes else _NAMES.get(dimension, dimension)
-                levels[-1].append(Cut(named, size, word == "SpatialMap"))
+                levels[-1].append(DimensionDirective(named, size, word == "SpatialMap"))
             else:
                 raise unknown("directive", word, ("TemporalMap", "SpatialMap", "Cluster"))
             self.has(";")

@@ -21,7 +21,7 @@ from triosim.accelerator.directives import Directive, Directives, factors, permu
 from triosim.accelerator.energies import DRAMS
 from triosim.accelerator.problem import Axis, Operand, Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
-from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
+from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
 from triosim.core import guarded
 from triosim.core.errors import InputError, check_spelling, quoted, unknown
 from triosim.core.registry import registered
@@ -496,8 +496,8 @@ def _directives(rows: Any, where: str) -> Iterator[Directive]:
 
 
 def _sparse(rows: Any, where: str) -> Sparse:
-    stored: list[Stored] = []
-    spared: list[Spared] = []
+    stored: list[RepresentationFormat] = []
+    spared: list[ActionOptimization] = []
     compute: str | None = None
     for row in _list(rows, where):
         row = _table(row, where)
@@ -511,14 +511,14 @@ def _sparse(rows: Any, where: str) -> Sparse:
             for rank in ranks:
                 if rank not in FORMATS:
                     raise unknown(f"format of a rank in {at}:", rank, FORMATS)
-            stored.append(Stored(store, _name(entry, at), ranks))
+            stored.append(RepresentationFormat(store, _name(entry, at), ranks))
         for entry in _list(_key(row, "action_optimization") or [], f"{at}, action_optimization"):
             entry = _table(entry, at)
             skips = _skips(entry.get("type"), at)
             for option in _list(entry.get("options") or [], f"{at}, options"):
                 option = _table(option, at)
                 conditions = _list(_key(option, "condition_on") or [], f"{at}, condition_on")
-                spared.append(Spared(store, str(option.get("target")), tuple(map(str, conditions)), skips))
+                spared.append(ActionOptimization(store, str(option.get("target")), tuple(map(str, conditions)), skips))
         optimization = _key(row, "compute_optimization")
         for entry in [optimization] if isinstance(optimization, dict) else _list(optimization or [], at):
             compute = "skipping" if _skips(_table(entry, at).get("type"), at) else "gating"

@@ -58,7 +58,7 @@ from triosim.accelerator.architecture import Architecture, Compute, Energies, Fa
 from triosim.accelerator.directives import ALL_OTHERS, Directive, Directives, factors, permutation
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
-from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
+from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
 from triosim.accelerator.systolic import Array
 from triosim.core import guarded
 from triosim.core.errors import InputError, quoted, unknown
@@ -378,10 +378,10 @@ def _zeros(rows: list[_TomlTable]) -> Sparse:
             for rank in ranks:
                 if rank not in FORMATS:
                     raise unknown(f"{row.where}, format", rank, FORMATS)
-            stored.append(Stored(at, row.text("tensor"), ranks))
+            stored.append(RepresentationFormat(at, row.text("tensor"), ranks))
         gate, skip = row.take("gate"), row.take("skip")
         if gate is not None or skip is not None:
             conditions = row.names("on") or ()
-            spared.append(Spared(at, str(gate if skip is None else skip), conditions, skip is not None))
+            spared.append(ActionOptimization(at, str(gate if skip is None else skip), conditions, skip is not None))
         row.done()
     return Sparse(tuple(stored), tuple(spared), compute)

@@ -12,7 +12,7 @@ from collections.abc import Generator
 import numpy as np
 
 from triosim.accelerator.mapper import Candidates, Scores
-from triosim.accelerator.mapspace import Genes, Orders, Space
+from triosim.accelerator.mapspace import Genes, MappingSpace, Orders
 from triosim.core.registry import registered
 
 POPULATION = 1024
@@ -26,7 +26,9 @@ KEPT = 0.05  # of the population, when it starts anew
 class Genetic:
     """Crossing and mutation of a population."""
 
-    def search(self, space: Space, random: np.random.Generator, budget: int) -> Generator[Candidates, Scores, None]:
+    def search(
+        self, space: MappingSpace, random: np.random.Generator, budget: int
+    ) -> Generator[Candidates, Scores, None]:
         """Yields generations and takes their scores, for as long as it is asked."""
         size = max(min(POPULATION, budget // 8), 16)
         genes, orders = space.random_genes(random, size), space.random_orders(random, size)
@@ -52,7 +54,7 @@ class Genetic:
                 scores = yield Candidates(factors, orders)
 
     def _children(
-        self, space: Space, random: np.random.Generator, genes: Genes, orders: Orders, scores: Scores
+        self, space: MappingSpace, random: np.random.Generator, genes: Genes, orders: Orders, scores: Scores
     ) -> tuple[Genes, Orders]:
         size = genes.shape[1]
         drawn = random.integers(0, size, (2, 2, size))

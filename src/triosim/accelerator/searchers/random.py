@@ -7,7 +7,7 @@ from collections.abc import Generator
 import numpy as np
 
 from triosim.accelerator.mapper import Candidates, Scores
-from triosim.accelerator.mapspace import Space
+from triosim.accelerator.mapspace import MappingSpace
 from triosim.core.registry import registered
 
 BATCH = 2048
@@ -17,7 +17,9 @@ BATCH = 2048
 class Random:
     """Primes move in from outside in a random order, as long as tiles fit; orders are equally likely."""
 
-    def search(self, space: Space, random: np.random.Generator, budget: int) -> Generator[Candidates, Scores, None]:
+    def search(
+        self, space: MappingSpace, random: np.random.Generator, budget: int
+    ) -> Generator[Candidates, Scores, None]:
         """Yields mappings and takes their scores, for as long as it is asked."""
         while True:
             genes = space.random_genes(random, BATCH)

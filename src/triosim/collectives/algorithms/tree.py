@@ -84,7 +84,7 @@ class Tree(Algorithm):
         return self._sent(_busiest(members, _servers(group)), size)
 
     @staticmethod
-    def _sent(wired: _Wired, size: int) -> CollectiveSchedule:
+    def _sent(wired: _TreePattern, size: int) -> CollectiveSchedule:
         share = part(size, wired.trees)
         tail = min(_chunk(share, wired.depth), share)
         return CollectiveSchedule(wired.pattern(part(share - tail, PIECES), tail), tuple(range(wired.members)))
@@ -96,7 +96,7 @@ def _servers(group: Group | None) -> bytes:
 
 
 @kept(16)
-def _busiest(members: int, server: bytes) -> _Wired:
+def _busiest(members: int, server: bytes) -> _TreePattern:
     """Of the trees that :func:`_wired` makes, the edges of two members: one that sends most in its server, and one that
     sends most to others.  Nothing is said of what they wait for."""
     wired = _wired(members, server)
@@ -111,13 +111,13 @@ def _busiest(members: int, server: bytes) -> _Wired:
 
 
 @kept(16)
-def _wired(members: int, server: bytes) -> _Wired:
+def _wired(members: int, server: bytes) -> _TreePattern:
     """The trees over members, whose servers are int32 as bytes; all are in one where none are given."""
     blocks = blocks_of(Group(np.frombuffer(server, np.int32)) if server else None, members)
     width = min(len(b) for b in blocks)
     trees = max(width, 2) if len(blocks) > 1 else 1
     above = [_member_tree(blocks, number % width, number % 2 == 1) for number in range(trees)]
-    return _Wired.of(above, members)
+    return _TreePattern.of(above, members)
 
 
 def _chunk(share: int, depth: int) -> int:
@@ -143,7 +143,7 @@ def _member_tree(blocks: list[NDArray[np.int64]], way: int, mirrored: bool) -> N
 
 
 @dataclass(frozen=True)
-class _Wired:
+class _TreePattern:
     """Trees over members, whatever is sent: ``e`` edges, for each member of each tree but the root one up and one down.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Wired:
     needed: NDArray[np.int64]
 
     @staticmethod
-    def of(above: list[NDArray[np.int64]], members: int) -> _Wired:
+    def of(above: list[NDArray[np.int64]], members: int) -> _TreePattern:
         """From the parent of each member in each tree."""
         child = [np.flatnonzero(parent >= 0) for parent in above]
         source, target, needed, of = [], [], [], []
@@ -178,7 +178,7 @@ class _Wired:
             needed += [up[low[inner]], down[high[inner]], np.tile(up[top], len(top))]  # the root sends what all its
             of += [up[high[inner]], down[low[inner]], np.repeat(down[top], len(top))]  # children have sent up
             first += 2 * len(low)
-        return _Wired(
+        return _TreePattern(
             members, len(above), max(heights(a) for a in above), np.concatenate(source).astype(np.int32),
             np.concatenate(target).astype(np.int32), np.concatenate(of), np.concatenate(needed),
         )  # fmt: skip

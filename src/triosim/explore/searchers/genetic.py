@@ -12,7 +12,7 @@ import numpy as np
 from triosim.core.registry import registered
 from triosim.explore.exploration import AskTell, Trial
 from triosim.explore.space import ChoiceSpace, Point
-from triosim.search.front import dominates
+from triosim.search.pareto import dominates
 
 POPULATION = 32
 FAR = 0.2  # of the changes, those that go anywhere

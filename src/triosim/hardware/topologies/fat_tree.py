@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from triosim.core.dataclass import dataclass
-from triosim.core.options import Above
+from triosim.core.options import GreaterThan
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
@@ -30,7 +30,7 @@ class FatTree(Topology):
         oversubscription: of each switch below the spine, what comes from below over what its uplinks carry.
     """
 
-    oversubscription: Annotated[float, Above(0)] = 1.0
+    oversubscription: Annotated[float, GreaterThan(0)] = 1.0
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device and its leaf."""

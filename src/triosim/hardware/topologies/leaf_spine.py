@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from triosim.core.dataclass import dataclass
-from triosim.core.options import Above, AtLeast
+from triosim.core.options import AtLeast, GreaterThan
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
@@ -32,7 +32,7 @@ class LeafSpine(Topology):
     """
 
     leaf: Annotated[int, AtLeast(1)] | None = None
-    oversubscription: Annotated[float, Above(0)] = 1.0
+    oversubscription: Annotated[float, GreaterThan(0)] = 1.0
     spines: Annotated[int, AtLeast(1)] = 1
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:

@@ -8,7 +8,7 @@ import numpy as np
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.core.options import Above, AtLeast
+from triosim.core.options import AtLeast, GreaterThan
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
@@ -37,7 +37,7 @@ class RailOptimised(Topology):
 
     server: Annotated[int, AtLeast(1)] | None = None
     group: Annotated[int, AtLeast(1)] | None = None
-    oversubscription: Annotated[float, Above(0)] = 1.0
+    oversubscription: Annotated[float, GreaterThan(0)] = 1.0
     spines: Annotated[int, AtLeast(1)] = 1
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
-from triosim.interop.astra.weave import PER_NS, Needs, Rows, Weave
+from triosim.interop.astra.edge_blocks import PER_NS, EdgeBlocks, Needs, Rows
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class Implementation(ABC):
         self.window = window
 
     @abstractmethod
-    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+    def add_edges(self, blocks: EdgeBlocks, lines: NDArray, stage: Stage, start: Needs) -> Rows:
         """Add the messages of one stage.
 
         Args:
-            weave: the pattern under construction.
+            blocks: the pattern under construction.
             lines: positions of the groups that do this at the same time, shape ``(groups, n)``, each in its order.
             stage: what is to be done.
             start: what the first messages of each position wait for, in the order of ``lines.reshape(-1)``.

@@ -19,7 +19,7 @@ from triosim.core.errors import InputError
 from triosim.core.units import picoseconds, whole_ticks
 from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Task
 from triosim.interop.astra import stages
-from triosim.interop.astra.meetings import REPLAYED, AstraCollective, AstraGroup, meetings, plan
+from triosim.interop.astra.collective_groups import REPLAYED, AstraCollective, AstraGroup, meetings, plan
 from triosim.interop.astra.memory import RemoteMemory
 from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.partners import Place, partners

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, printable, unknown
 from triosim.core.units import format_time
-from triosim.engine.graph import Played, Stuck
+from triosim.engine.graph import GraphRun, Stuck
 from triosim.engine.play import play as play_graph
 from triosim.engine.solver import SOLVERS, NetworkModel
 from triosim.engine.stats import Stats, Stopwatch
@@ -212,7 +212,7 @@ def model(name: str) -> NetworkModel:
     return make(clock=NANOSECOND) if name in _CLOCKED else make()
 
 
-def _rank(rank: int, trace: ChakraTrace, lowered: AstraGraph, played: Played) -> RankResult:
+def _rank(rank: int, trace: ChakraTrace, lowered: AstraGraph, played: GraphRun) -> RankResult:
     start, finish = played.start[lowered.work[rank]], played.finish[lowered.work[rank]]
     computes = trace.kind == ChakraNodeType.COMP
     device, host = computes & ~trace.cpu, computes & trace.cpu

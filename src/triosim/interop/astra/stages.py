@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
+from triosim.interop.astra.edge_blocks import EdgeBlocks, Rows, all_of
 from triosim.interop.astra.implementation import IMPLEMENTATIONS, Implementation, Stage, result_size
 from triosim.interop.astra.system import AstraSystem, DimensionAlgorithm
-from triosim.interop.astra.weave import Rows, Weave, all_of
 
 if TYPE_CHECKING:
     from triosim.engine.graph import Pattern
@@ -31,8 +31,8 @@ MOST_MESSAGES = 4 * 10**9
 
 
 @dataclass(frozen=True)
-class Visit:
-    """A chunk in one dimension.
+class DimensionPass:
+    """A chunk of a collective in one dimension of the network.
 
     Attributes:
         dimension: which.
@@ -71,7 +71,7 @@ def phases(kind: str, shape: Sequence[int], local_bandwidth_aware: bool) -> list
     return [(dim, kind) for dim in (reversed(dims) if kind == "all_gather" else dims)]
 
 
-def visits(kind: str, size: int, shape: Sequence[int], system: AstraSystem, duration: Duration) -> list[Visit]:
+def visits(kind: str, size: int, shape: Sequence[int], system: AstraSystem, duration: Duration) -> list[DimensionPass]:
     """What all chunks go through, in an order in which each visit comes after those it waits for.
 
     A dimension takes chunks in the order in which they come.  Where a dimension is passed twice, that order depends on
@@ -80,7 +80,7 @@ def visits(kind: str, size: int, shape: Sequence[int], system: AstraSystem, dura
     route = phases(kind, shape, system.local_bandwidth_aware)
     if not route:
         return []
-    found: list[Visit] = []
+    found: list[DimensionPass] = []
     line: list[list[int]] = [[] for _ in shape]  # visits of each dimension, in the order in which they began
     waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in shape]
     busy = [0] * len(shape)
@@ -93,7 +93,7 @@ def visits(kind: str, size: int, shape: Sequence[int], system: AstraSystem, dura
             chunk, phase, part, previous = waiting[dim].pop(0)
             what, at = route[phase][1], len(found)
             slot = line[dim][-system.active] if len(line[dim]) >= system.active else -1
-            found.append(Visit(dim, what, part, previous, slot))
+            found.append(DimensionPass(dim, what, part, previous, slot))
             line[dim].append(at)
             busy[dim] += 1
             heappush(events, (now + duration(dim, what, part), dim, chunk, phase, part, at))
@@ -146,7 +146,7 @@ def pattern(plan: CollectivePlan, system: AstraSystem, stagger_ps: int) -> Patte
         return None
     positions = np.arange(math.prod(plan.shape))
     _check_size(plan, found, made, system)
-    weave = Weave(len(positions))
+    blocks = EdgeBlocks(len(positions))
     done: list[Rows] = []  # the edge with which each position ends each visit
     begun = [0] * len(plan.shape)
     for visit in found:
@@ -155,15 +155,15 @@ def pattern(plan: CollectivePlan, system: AstraSystem, stagger_ps: int) -> Patte
         start = [all_of(done[at][here]) for at in (visit.previous, visit.slot) if at >= 0]
         stage = Stage(visit.kind, visit.size, system.costs, stagger_ps, begun[visit.dimension] % system.active)
         begun[visit.dimension] += 1
-        ended = made[visit.dimension].weave(weave, lines, stage, start)
+        ended = made[visit.dimension].add_edges(blocks, lines, stage, start)
         own = np.empty_like(ended)
         own[here] = ended
         done.append(own)
-    return weave.pattern()
+    return blocks.pattern()
 
 
 def _check_size(
-    plan: CollectivePlan, found: Sequence[Visit], made: Sequence[Implementation], system: AstraSystem
+    plan: CollectivePlan, found: Sequence[DimensionPass], made: Sequence[Implementation], system: AstraSystem
 ) -> None:
     """A collective that neither memory nor patience is enough for is refused."""
     ranks = math.prod(plan.shape)

@@ -103,7 +103,7 @@ def read(path: str | Path) -> AstraSystem:
             raise InputError(f"{path}: {key} (custom collectives) is not supported: take ring, direct, halvingDoubling")
         elif key not in _USED:
             raise unknown(f"key in {path}", key, [*_USED, *_NO_EFFECT])
-    take = _Taker(path, given)
+    take = _TableReader(path, given)
     if take.flag("model-shared-bus"):
         raise InputError(f"{path}: model-shared-bus 1 (the LogGP bus) is not supported: set it to 0")
     policy = take.one_of("scheduling-policy", _POLICIES, "LIFO")
@@ -132,7 +132,7 @@ def read(path: str | Path) -> AstraSystem:
 
 
 @dataclass(frozen=True)
-class _Taker:
+class _TableReader:
     """Takes checked values out of the file's table."""
 
     path: Path

@@ -41,8 +41,8 @@ Durations = Callable[[int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written.
+class ExportedTraces:
+    """Result of an export: the files written, and notes.
 
     Attributes:
         traces: the trace files.
@@ -62,7 +62,7 @@ def export(
     system: System,
     names: Sequence[str],
     durations: Durations | None = None,
-) -> Exported:
+) -> ExportedTraces:
     """Write the traces of a job into a folder, which appears when all is written, in the place of an earlier export.
 
     Args:
@@ -93,7 +93,7 @@ def export(
             with text_output(new / name) as file:
                 file.write(text)
     folder = Path(folder)
-    return Exported(
+    return ExportedTraces(
         tuple(folder / name for name in traces.values()),
         tuple(folder / name for name in others),
         tuple(_notes(programs)),

@@ -15,7 +15,7 @@ from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration.anchors import REACH
-from triosim.kernels.calibration.fitting import Learned, MeasuredKernels, by_class, learned, operator_name
+from triosim.kernels.calibration.fitting import ClassFit, MeasuredKernels, by_class, learned, operator_name
 from triosim.kernels.pack import load
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind, KernelTimes, shipped
 
@@ -47,7 +47,7 @@ class Calibration:
     """
 
     device: Accelerator
-    learned: Mapping[tuple[str, str], Learned] = field(default_factory=dict)
+    learned: Mapping[tuple[str, str], ClassFit] = field(default_factory=dict)
     drift: float = 0.0
 
     def priced(self, kind: KernelKind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> KernelTimes:
@@ -111,7 +111,9 @@ class Calibration:
                     f"{len(found.anchors)} kernels of class {name} that were measured: {cure}"
                 )
 
-    def _spread(self, found: Learned, usual: NDArray[np.float64], distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _spread(
+        self, found: ClassFit, usual: NDArray[np.float64], distance: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         near = usual if found.spread is None else np.full(len(usual), found.spread)
         away = -np.expm1(-np.maximum(distance - found.typical, 0.0) / REACH)
         spread = near + away * np.maximum(usual - near, 0.0)

@@ -16,7 +16,7 @@ from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration import conformal, scalars
 from triosim.kernels.calibration.anchors import ALONE, REACHES, Anchors
 from triosim.kernels.physical.gemm import Menu
-from triosim.kernels.physical.kinds import KernelKind, Scalars, Work
+from triosim.kernels.physical.kinds import KernelKind, RateFactors, Work
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.operators import canonical
 
@@ -27,8 +27,8 @@ FOLDS = 10
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What measured kernels say about one class of them.
+class ClassFit:
+    """Fit of one class of kernels to its measurements.
 
     Attributes:
         kind, name: of the class.
@@ -55,7 +55,7 @@ class Learned:
     after: float | None
 
     @property
-    def factors(self) -> Scalars:
+    def factors(self) -> RateFactors:
         """The three factors."""
         return scalars.of_logs(self.logs)
 
@@ -130,7 +130,7 @@ def different(measured: MeasuredKernels) -> MeasuredKernels:
     return replace(measured, work=work.take(rows), seconds=middle, before=before, names=names)
 
 
-def learned(kind: KernelKind, measured: MeasuredKernels, device: Accelerator) -> list[Learned]:
+def learned(kind: KernelKind, measured: MeasuredKernels, device: Accelerator) -> list[ClassFit]:
     """What is learned of each class that kernels were measured of.
 
     Args:
@@ -174,13 +174,13 @@ def by_class(kind: KernelKind, work: Work) -> list[tuple[int, NDArray[np.int64]]
 def _learn(
     kind: KernelKind, name: str, menu: Menu, work: Work, seconds: NDArray, device: Accelerator, before: float,
     names: Sequence[str],
-) -> Learned:  # fmt: skip
+) -> ClassFit:  # fmt: skip
     constants = _with_menu(kind.constants(), name, menu)
     shape = kind.shape(work)
 
     def fitted(rows: NDArray, start: NDArray | None = None) -> tuple[NDArray, dict[str, float], Anchors]:
         part, times = work.take(rows), seconds[rows]
-        logs = np.zeros(len(fields(Scalars)))
+        logs = np.zeros(len(fields(RateFactors)))
         if len(rows) >= FEWEST or device.kind not in GPUS:
             logs = scalars.fitted(kind, constants, part, times, device, start)
         error = np.log(times / kind.predict(part, device, kind.scaled(constants, scalars.of_logs(logs))).seconds)
@@ -191,7 +191,7 @@ def _learn(
     logs, offsets, anchors = fitted(np.arange(len(work)))
     if len(work) < FEWEST:
         lone = replace(anchors, reach=ALONE)
-        return Learned(kind.name, name, logs, menu, offsets, lone, None, 0.0, before, None)
+        return ClassFit(kind.name, name, logs, menu, offsets, lone, None, 0.0, before, None)
     left, apart = np.empty((len(REACHES), len(work))), np.empty(len(work))
     fold = np.random.default_rng(0).permutation(len(work)) % min(FOLDS, len(work))
     for one in range(int(fold.max()) + 1):
@@ -206,7 +206,7 @@ def _learn(
     left, anchors = left[best], replace(anchors, reach=REACHES[best])
     after = float(np.mean(np.abs(np.expm1(-left))))
     typical = float(np.quantile(apart, 0.9))
-    return Learned(kind.name, name, logs, menu, offsets, anchors, conformal.half_width(left), typical, before, after)
+    return ClassFit(kind.name, name, logs, menu, offsets, anchors, conformal.half_width(left), typical, before, after)
 
 
 def _operators(names: Sequence[str], error: NDArray[np.float64]) -> dict[str, float]:

@@ -21,8 +21,8 @@ from triosim.kernels.changes import same_device
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.auto import Auto
-from triosim.kernels.models.physical import Physics
-from triosim.kernels.models.roofline import Rooflines
+from triosim.kernels.models.physical import PhysicalBaseModel
+from triosim.kernels.models.roofline import RooflineBaseModel
 from triosim.kernels.physical.kinds import KernelKind, KernelTimes
 from triosim.trace.tables import Trace
 
@@ -31,7 +31,7 @@ NETWORKS = ("onnx", "nn-meter")
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibratedBaseModel:
     """Calibrated physical models as a :class:`~triosim.kernels.base_model.BaseOperatorModel`.
 
     On devices other than the calibrated one the models are as shipped: recorded times may have to be carried over from
@@ -47,19 +47,19 @@ class Calibrated:
     within: str = ""
 
     def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
-        """See :meth:`triosim.kernels.models.physical.Physics.modelled`.
+        """See :meth:`triosim.kernels.models.physical.PhysicalBaseModel.modelled`.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth, or a kernel is outside of what was
                 measured and that is refused.
         """
         if not same_figures(device, self.calibration.device):
-            return Physics().predict(trace, device, launches)
-        found = replace(Physics(self._priced).predict(trace, device, launches), source=Source.CALIBRATED)
+            return PhysicalBaseModel().predict(trace, device, launches)
+        found = replace(PhysicalBaseModel(self._priced).predict(trace, device, launches), source=Source.CALIBRATED)
         unknown = np.isnan(found.seconds)
         if not unknown.any():
             return found
-        other = Rooflines().predict(trace, device, launches)
+        other = RooflineBaseModel().predict(trace, device, launches)
         columns = {
             name: np.where(unknown, getattr(other, name), getattr(found, name))
             for name in ("seconds", "spread", "usual", "limit")
@@ -103,7 +103,7 @@ class AutoCalibrated(OperatorModel):
         """
         network = job.trace.meta.made_by in NETWORKS
         strict = network and not self.extrapolate
-        model = Auto(Calibrated(self.pack.calibration, self.name if strict else ""))
+        model = Auto(CalibratedBaseModel(self.pack.calibration, self.name if strict else ""))
         found = model.price(_on_the_calibrated_device(self.pack, job, self.name))
         if network and self.pack.rules is not None:
             found = run_by(self.pack.rules, job.trace, found)

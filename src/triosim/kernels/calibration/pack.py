@@ -28,9 +28,9 @@ from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import Anchors
 from triosim.kernels.calibration.calibration import Calibration, calibrated
-from triosim.kernels.calibration.fitting import Learned, MeasuredKernels, Menu, by_class, different
+from triosim.kernels.calibration.fitting import ClassFit, MeasuredKernels, Menu, by_class, different
 from triosim.kernels.pack import CALIBRATION
-from triosim.kernels.physical.kinds import BY_NAME, KernelKind, Scalars, Work
+from triosim.kernels.physical.kinds import BY_NAME, KernelKind, RateFactors, Work
 from triosim.kernels.work import attention, moe, stream
 from triosim.sources.runtimes.rules import Fusion, RuntimeRules
 
@@ -167,7 +167,7 @@ def _short(x: float | bool) -> float | int | bool:
     return int(x) if isinstance(x, float) and x.is_integer() and abs(x) < 2**53 else x
 
 
-def _learned_row(one: Learned) -> dict[str, Any]:
+def _learned_row(one: ClassFit) -> dict[str, Any]:
     return {
         "kind": one.kind, "class": one.name, "logs": one.logs.tolist(), "tiles": [list(tile) for tile in one.menu],
         "operators": dict(one.operators), "reach": one.anchors.reach, "spread": one.spread,
@@ -330,10 +330,10 @@ def _work(kind: KernelKind, columns: dict[str, Any], count: int, where: str) -> 
     return kind.work(*made)
 
 
-def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
+def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> ClassFit:
     where = f"class {quoted(row['class'])}"
     logs, error = _numbers(row["logs"], where), _numbers(row["error"], where)
-    if len(logs) != len(fields(Scalars)) or len(error) != len(shape):
+    if len(logs) != len(fields(RateFactors)) or len(error) != len(shape):
         raise ValueError(f"{where} has {len(logs)} factors and {len(error)} errors of {len(shape)} kernels")
     operators = {str(name): float(x) for name, x in row["operators"].items()}
     for what, values in (("factors", logs), ("errors", error), ("operators", _numbers([*operators.values()], where))):
@@ -345,7 +345,7 @@ def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
     if not reach > 0:
         raise ValueError(f"{where} has a reach of {reach:g}")
     anchors = Anchors(shape, error, reach)
-    return Learned(
+    return ClassFit(
         row["kind"], row["class"], logs, menu, operators, anchors, spread, float(row["typical"]),
         float(row["before"]), None if row["after"] is None else float(row["after"]),
     )  # fmt: skip

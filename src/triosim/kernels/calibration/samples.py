@@ -11,7 +11,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.fitting import MeasuredKernels, different, operator_name
 from triosim.kernels.calibration.tiles import menu
 from triosim.kernels.classes import OTHER, classify
-from triosim.kernels.models.physical import Physics, beside, works
+from triosim.kernels.models.physical import PhysicalBaseModel, beside, works
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.operators import kind
@@ -58,7 +58,7 @@ def samples(trace: Trace, device: Accelerator) -> TraceSamples:
     kernels = np.ones(len(calls))
     kernels[row] = launches
     times = _medians(seconds, row, len(calls))
-    before = Physics().predict(calls, device, kernels.astype(np.int64)).seconds
+    before = PhysicalBaseModel().predict(calls, device, kernels.astype(np.int64)).seconds
     classified = classify(calls, device)
     names = _kernel_names(trace, row)
     found: dict[str, MeasuredKernels] = {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
-from triosim.kernels.physical.kinds import KernelKind, Scalars, Work
+from triosim.kernels.physical.kinds import KernelKind, RateFactors, Work
 
 WIDTHS = np.array([0.35, 0.35, 0.7, 1.0])
 """Standard deviations of the logarithms: computing, bandwidth, launch, cache.  Chosen, not fitted: two times
@@ -31,9 +31,9 @@ def widths(device: Accelerator) -> NDArray[np.float64]:
     return WIDTHS if device.kind in GPUS else WIDTHS * FARTHER
 
 
-def of_logs(x: NDArray[np.float64]) -> Scalars:
+def of_logs(x: NDArray[np.float64]) -> RateFactors:
     """The factors of logarithms."""
-    return Scalars(*np.exp(x).tolist())
+    return RateFactors(*np.exp(x).tolist())
 
 
 def fitted(
@@ -50,7 +50,7 @@ def fitted(
         start: where to begin, 0 if not given; from near the end few steps are needed.
 
     Returns:
-        Shape (4,), in the order of :class:`~triosim.kernels.physical.kinds.Scalars`.
+        Shape (4,), in the order of :class:`~triosim.kernels.physical.kinds.RateFactors`.
     """
     measured, width = np.log(seconds), widths(device)
 

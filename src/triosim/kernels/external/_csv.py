@@ -25,7 +25,7 @@ SECONDS = {
 _UNIT = re.compile(r"^(.*?)\s*\((\w+)\)$")
 
 
-class Line(NamedTuple):
+class CsvLine(NamedTuple):
     """One line of a table: its number in the file, from 1, and its cells by column."""
 
     number: int
@@ -48,7 +48,7 @@ def cells(line: str) -> list[str]:
         return []
 
 
-def lines(path: Path, text: str, start: int) -> Iterator[Line]:
+def lines(path: Path, text: str, start: int) -> Iterator[CsvLine]:
     """The lines below the header in line ``start``, up to the first empty one.
 
     Raises:
@@ -66,10 +66,10 @@ def lines(path: Path, text: str, start: int) -> Iterator[Line]:
                     f"{path}, line {number}: {len(row)} cells under a header of {len(columns)}; write the file again "
                     "or complete the line"
                 )
-            yield Line(number, dict(zip(columns, (cell.strip() for cell in row), strict=True)))
+            yield CsvLine(number, dict(zip(columns, (cell.strip() for cell in row), strict=True)))
 
 
-def number(path: Path, line: Line, column: str) -> float:
+def number(path: Path, line: CsvLine, column: str) -> float:
     """A number of 0 or more, which may have commas between thousands.
 
     Raises:
@@ -87,7 +87,7 @@ def number(path: Path, line: Line, column: str) -> float:
     return value
 
 
-def whole(path: Path, line: Line, column: str) -> int:
+def whole(path: Path, line: CsvLine, column: str) -> int:
     """A whole number of 1 or more.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
-from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, Granularity, table
 
 _BEGIN = re.compile(r"^-+ Begin Simulation Statistics -+\s*$", re.MULTILINE)
 _END = re.compile(r"^-+ End Simulation Statistics\s+-+\s*$", re.MULTILINE)
@@ -51,7 +51,7 @@ class Gem5(ExternalReader):
             final = found.get("finalTick")
             rows.append(ExternalRow(f"region {number}", _seconds(path, number, line, found, before)))
             before = before if final is None else final
-        return table(f"gem5 statistics {path}", What.REGION, rows)
+        return table(f"gem5 statistics {path}", Granularity.REGION, rows)
 
 
 def _statistics(path: Path, region: int, text: str) -> dict[str, float]:

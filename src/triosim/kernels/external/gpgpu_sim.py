@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
-from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, Granularity, table
 
 _TOTAL = re.compile(r"^gpu_tot_sim_cycle\s*=\s*(\S+)\s*$", re.MULTILINE)
 _STATISTIC = re.compile(r"(kernel_name|kernel_stream_id|gpu_tot_sim_cycle)\s*=\s*(.*?)\s*")
@@ -66,7 +66,7 @@ class GpgpuSim(ExternalReader):
         notes = [f"{path}: cycles of {hertz / 1e6:g} MHz, {whence}"]
         if len(streams) > 1:
             notes.append(f"{path}: kernels of {len(streams)} streams: a kernel's time is that since the end before")
-        return table(f"GPGPU-Sim statistics {path}", What.KERNEL, rows, notes)
+        return table(f"GPGPU-Sim statistics {path}", Granularity.KERNEL, rows, notes)
 
 
 _DIGITS = 18  # of 64 bits

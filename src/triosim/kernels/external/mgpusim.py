@@ -7,7 +7,7 @@ from pathlib import Path
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, Granularity, table
 
 _COLUMNS = {"where", "what", "value"}
 
@@ -38,4 +38,4 @@ class Mgpusim(ExternalReader):
         ]
         if not rows:
             raise InputError(f"{path} has no metric 'kernel_time'; run the benchmark with -timing -report-all")
-        return table(f"MGPUSim metrics {path}", What.REGION, rows)
+        return table(f"MGPUSim metrics {path}", Granularity.REGION, rows)

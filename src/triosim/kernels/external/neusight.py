@@ -9,7 +9,7 @@ from pathlib import Path
 from triosim.core import guarded
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, Granularity, table
 
 _COLUMNS = {"Name", "OpName", "fw_latency", "bw_latency"}
 
@@ -38,10 +38,10 @@ class Neusight(ExternalReader):
         timed = [row for row in rows if row.seconds > 0]
         less = len(rows) - len(timed)
         notes = [f"{path}: {less} passes of nodes that take no time left out"] if less else []
-        return table(f"NeuSight table {path}", What.MODULE, timed, notes)
+        return table(f"NeuSight table {path}", Granularity.MODULE, timed, notes)
 
 
-def _passes(path: Path, line: _csv.Line) -> Iterator[ExternalRow]:
+def _passes(path: Path, line: _csv.CsvLine) -> Iterator[ExternalRow]:
     def milliseconds(column: str) -> float:
         return _csv.number(path, line, column) if line.cells.get(column) else 0.0
 

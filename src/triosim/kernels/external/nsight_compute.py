@@ -8,7 +8,7 @@ from pathlib import Path
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, Granularity, table
 
 _DURATION = "gpu__time_duration.sum"
 _METRICS = (_DURATION, "Duration")
@@ -41,7 +41,7 @@ class NsightCompute(ExternalReader):
         if not rows:
             raise InputError(f"{path} holds no duration of a kernel; {_CURE}")
         notes = [f"{path}: Nsight Compute holds the clock at its base frequency unless told --clock-control none"]
-        return table(f"Nsight Compute {path}", What.KERNEL, rows, notes)
+        return table(f"Nsight Compute {path}", Granularity.KERNEL, rows, notes)
 
 
 def _details(path: Path, text: str, start: int) -> Iterator[ExternalRow]:
@@ -67,7 +67,7 @@ def _raw(path: Path, text: str, start: int) -> Iterator[ExternalRow]:
         yield ExternalRow(line.cells["Kernel Name"], _csv.number(path, line, _DURATION) * scale)
 
 
-def _scale(path: Path, line: _csv.Line, unit: str) -> float:
+def _scale(path: Path, line: _csv.CsvLine, unit: str) -> float:
     if unit not in _csv.SECONDS:
         raise InputError(
             f"{path}, line {line.number}: the duration's unit is {quoted(unit)}, not one of time; export with --page "

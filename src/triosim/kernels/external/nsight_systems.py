@@ -8,7 +8,7 @@ from pathlib import Path
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, Granularity, table
 
 _COPIES = ("[CUDA memcpy", "[CUDA memset")
 
@@ -33,10 +33,10 @@ class NsightSystems(ExternalReader):
         """
         start = _csv.header(text, _summary)
         if start >= 0:
-            return table(f"Nsight Systems summary {path}", What.KERNEL, _totals(path, text, start))
+            return table(f"Nsight Systems summary {path}", Granularity.KERNEL, _totals(path, text, start))
         launches, copies = _launches(path, text, _csv.header(text, _trace))
         notes = [f"{path}: {copies} copies and memsets left out"] if copies else []
-        return table(f"Nsight Systems trace {path}", What.KERNEL, launches, notes)
+        return table(f"Nsight Systems trace {path}", Granularity.KERNEL, launches, notes)
 
 
 def _summary(columns: set[str]) -> bool:

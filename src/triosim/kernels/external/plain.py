@@ -7,9 +7,17 @@ from pathlib import Path
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import SIDES, ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
+from triosim.kernels.external_times import (
+    SIDES,
+    ClockRates,
+    ExternalReader,
+    ExternalRow,
+    ExternalTimes,
+    Granularity,
+    table,
+)
 
-_NAMES = {"operator": What.OPERATOR, "kernel": What.KERNEL}
+_NAMES = {"operator": Granularity.OPERATOR, "kernel": Granularity.KERNEL}
 _TIMES = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
@@ -42,7 +50,7 @@ def _wanted(columns: set[str]) -> bool:
     return len(columns & set(_NAMES)) == 1 and len(columns & set(_TIMES)) == 1
 
 
-def _row(path: Path, line: _csv.Line, named: str, timed: str) -> ExternalRow:
+def _row(path: Path, line: _csv.CsvLine, named: str, timed: str) -> ExternalRow:
     side = line.cells.get("pass", "")
     if side not in SIDES:
         raise InputError(

@@ -49,7 +49,7 @@ class NetworkSample:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class DeviceFit:
     """One explanation of the times of a device.
 
     Attributes:
@@ -105,13 +105,13 @@ class FewShotDevice:
     space: str
     operators: tuple[str, ...]
     edges: tuple[tuple[int, int], ...]
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[DeviceFit, ...]
     pool: DevicePool | None
     networks: int
     left_out: tuple[str, ...] = ()
 
     @property
-    def chosen(self) -> Explanation:
+    def chosen(self) -> DeviceFit:
         """The explanation that predicts."""
         return self.explanations[0]
 
@@ -210,7 +210,7 @@ def _columns(
     return np.column_stack([np.ones(len(networks)), networks.counts(operators, kind == LIVE)])
 
 
-def _explained(kind: str, columns: NDArray[np.float64], times: NDArray[np.float64]) -> Explanation:
+def _explained(kind: str, columns: NDArray[np.float64], times: NDArray[np.float64]) -> DeviceFit:
     relative = columns / times[:, None]  # so that the target is 1 everywhere
     count = len(times)
     kept = ~np.eye(count, dtype=bool)
@@ -218,7 +218,7 @@ def _explained(kind: str, columns: NDArray[np.float64], times: NDArray[np.float6
         relative[row] @ non_negative(relative[kept[row]], np.ones(count - 1)) for row in range(count)
     ])  # fmt: skip
     logs = np.log(np.maximum(left_out, _LEAST_RATIO))
-    return Explanation(
+    return DeviceFit(
         kind,
         error=float(np.sqrt(np.mean(np.square(left_out - 1)))),
         mean_error=float(np.mean(np.abs(left_out - 1))),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from triosim.core import guarded
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.kernels.few_shot.device import LIVE, OPERATORS, POOL, Explanation, FewShotDevice, NetworkSample
+from triosim.kernels.few_shot.device import LIVE, OPERATORS, POOL, DeviceFit, FewShotDevice, NetworkSample
 from triosim.kernels.few_shot.networks import BLOCKS, CELLS, NAMES
 from triosim.kernels.few_shot.pool import DevicePool
 from triosim.kernels.pack import NETWORKS_ONLY
@@ -79,7 +79,7 @@ def _golden(device: FewShotDevice) -> list[float | None]:
     return [None if math.isnan(x) else x for x in found.seconds.tolist()]
 
 
-def _explanation_row(one: Explanation) -> dict[str, Any]:
+def _explanation_row(one: DeviceFit) -> dict[str, Any]:
     return {
         "kind": one.kind, "error": one.error, "mean_error": one.mean_error, "spread": one.spread,
         "order": None if math.isnan(one.order) else one.order, "coefficients": one.coefficients.tolist(),
@@ -148,7 +148,7 @@ def _parsed(document: dict[str, Any]) -> FewShotPack:
     return FewShotPack(device, str(document["date"]), versions, provenance)
 
 
-def _explanation(row: dict[str, Any], sizes: Mapping[str, int]) -> Explanation:
+def _explanation(row: dict[str, Any], sizes: Mapping[str, int]) -> DeviceFit:
     kind = _one_of(row["kind"], sizes)
     error, mean_error, spread = (float(row[name]) for name in ("error", "mean_error", "spread"))
     if not all(0 <= x < math.inf for x in (error, mean_error)) or not 0 <= spread <= 20:
@@ -157,7 +157,7 @@ def _explanation(row: dict[str, Any], sizes: Mapping[str, int]) -> Explanation:
     if (coefficients < 0).any():
         raise ValueError(f"coefficients of {quoted(kind)} are negative")
     order = math.nan if row["order"] is None else float(row["order"])
-    return Explanation(kind, error, mean_error, spread, order, coefficients)
+    return DeviceFit(kind, error, mean_error, spread, order, coefficients)
 
 
 def _pool(row: dict[str, Any]) -> DevicePool:

@@ -11,7 +11,7 @@ from triosim.kernels.base_model import BaseOperatorModel
 from triosim.kernels.changes import changed, growth, same_device, undecided, work_ratio
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
-from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.physical import PhysicalBaseModel
 
 
 @registered
@@ -35,7 +35,7 @@ class Auto(OperatorModel):
     """
 
     def __init__(self, basis: BaseOperatorModel | None = None) -> None:
-        self.basis = basis or Physics()
+        self.basis = basis or PhysicalBaseModel()
 
     def price(self, job: PricingJob) -> Estimates:
         """Seconds of every operator of ``job.trace`` on ``job.device``.

@@ -15,7 +15,7 @@ from triosim.kernels.changes import changed
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.external_times import ClockRates, read
 from triosim.kernels.mapping import load
-from triosim.kernels.matching import Matched, Target, match
+from triosim.kernels.matching import MatchedTimes, MatchTarget, match
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import nothing
 from triosim.kernels.models.auto import Auto
@@ -56,7 +56,7 @@ class External(OperatorModel):
         planned = (mapping.shapes or ("plan" if job.recorded_on is None else "trace")) == "plan"
         reckoned = base if planned else Auto().price(replace(job, trace=job.recorded))
         shapes = job.trace if planned else job.recorded
-        target = Target(replace(shapes, kernels=job.recorded.kernels), _launches(job), reckoned.seconds)
+        target = MatchTarget(replace(shapes, kernels=job.recorded.kernels), _launches(job), reckoned.seconds)
         found = match(mapping, tables, target)
         given = np.isfinite(found.seconds)
         if not given.any():
@@ -108,7 +108,7 @@ def _description(sources: str, estimates: Estimates, given: NDArray[np.bool_], m
     )
 
 
-def _unused(found: Matched) -> tuple[str, ...]:
+def _unused(found: MatchedTimes) -> tuple[str, ...]:
     if not found.left:
         return ()
     listed = ", ".join(f"{name} ({reason})" for name, reason in found.left[:_LISTED])
@@ -116,7 +116,7 @@ def _unused(found: Matched) -> tuple[str, ...]:
     return (f"external times not used: {listed}{more}",)
 
 
-def _none_fits(path: str, found: Matched) -> str:
+def _none_fits(path: str, found: MatchedTimes) -> str:
     first = "; ".join(f"{name} ({reason})" for name, reason in found.left[:3])
     return (
         f"{path}: none of its times fits an operator of the trace: {first}; say which belongs to which in a mapping "

@@ -46,7 +46,7 @@ from triosim.kernels.classes import NOTHING
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.roofline import predict
-from triosim.kernels.pack import Pack
+from triosim.kernels.pack import RooflinePack
 
 SCHEMA = "triosim/li/1"
 
@@ -74,7 +74,7 @@ def rate(offset: NDArray | float, slope: NDArray | float, bandwidth: NDArray | f
     return np.asarray(offset + slope * bandwidth, np.float64)
 
 
-def lines(device: Accelerator) -> Pack:
+def lines(device: Accelerator) -> RooflinePack:
     """The regressions on one device, as parts of its datasheet's figures.
 
     Raises:

@@ -30,7 +30,7 @@ from triosim.kernels.classes import (
     MATRIX,
     OTHER,
     ROWWISE,
-    Classified,
+    OperatorClasses,
     classify,
 )
 from triosim.kernels.estimate import Estimates, Limit, Source
@@ -52,7 +52,7 @@ GROUPS: Mapping[str, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True)
-class Physics:
+class PhysicalBaseModel:
     """Physical models as a :class:`~triosim.kernels.base_model.BaseOperatorModel`.
 
     Attributes:
@@ -76,9 +76,9 @@ class Physics:
             InputError: the device has no compute peak or no memory bandwidth.
         """
         if device.kind not in GPUS and self.priced is shipped:
-            from triosim.kernels.models.roofline import Rooflines
+            from triosim.kernels.models.roofline import RooflineBaseModel
 
-            return Rooflines().predict(trace, device, launches)
+            return RooflineBaseModel().predict(trace, device, launches)
         bandwidth(device)
         count = np.ones(len(trace)) if launches is None else launches.astype(np.float64)
         calls, row = unique_calls(trace, count)
@@ -95,12 +95,12 @@ class Physics:
             usual[at] = np.minimum(found.spread, kind.spread(work, found.limit, None))
         group, engine, dtype = (getattr(classified, name)[row] for name in ("group", "engine", "dtype"))
         return Prediction(
-            seconds[row], spread[row], usual[row], limit[row], Classified(group, engine, dtype), Source.PHYSICAL,
+            seconds[row], spread[row], usual[row], limit[row], OperatorClasses(group, engine, dtype), Source.PHYSICAL,
             BASIS, self.notes,
         )  # fmt: skip
 
 
-class KindOfWork(NamedTuple):
+class KernelWork(NamedTuple):
     """The operators of a trace that are of one kind.
 
     Attributes:
@@ -117,8 +117,8 @@ class KindOfWork(NamedTuple):
 
 
 def works(
-    trace: Trace, classified: Classified, kernels: NDArray[np.float64], among: NDArray[np.bool_] | None = None
-) -> Iterator[KindOfWork]:
+    trace: Trace, classified: OperatorClasses, kernels: NDArray[np.float64], among: NDArray[np.bool_] | None = None
+) -> Iterator[KernelWork]:
     """What the operators of a trace do, kind by kind; kinds of which there are none are left out.
 
     Args:
@@ -131,7 +131,7 @@ def works(
         there = np.isin(classified.group, groups)
         at = np.flatnonzero(there if among is None else there & among)
         if at.size:
-            yield KindOfWork(name, at, *work_of(name, trace, at, classified.dtype[at], kernels[at]))
+            yield KernelWork(name, at, *work_of(name, trace, at, classified.dtype[at], kernels[at]))
 
 
 def work_of(
@@ -170,11 +170,11 @@ class Physical(OperatorModel):
     """Every operator from the physical models; a recording is not looked at."""
 
     def price(self, job: PricingJob) -> Estimates:
-        """See :class:`Physics`.
+        """See :class:`PhysicalBaseModel`.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
-        found = Physics().predict(job.trace, job.device)
+        found = PhysicalBaseModel().predict(job.trace, job.device)
         source = np.where(found.seconds > 0, found.source, Source.NOTHING).astype(np.int8)
         return Estimates(found.seconds, found.spread, source, found.limit, found.notes)

@@ -22,13 +22,13 @@ from triosim.kernels.classes import (
     MATRIX,
     NOTHING,
     ROWWISE,
-    Classified,
+    OperatorClasses,
     classify,
     engines,
 )
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
-from triosim.kernels.pack import Pack, join, load
+from triosim.kernels.pack import RooflinePack, join, load
 from triosim.kernels.physical.kinds import Work
 from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
@@ -40,7 +40,9 @@ from triosim.trace.tables import Trace
 BASIS = "roofline"
 
 
-def predict(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.int64] | None = None) -> Prediction:
+def predict(
+    trace: Trace, device: Accelerator, pack: RooflinePack, launches: NDArray[np.int64] | None = None
+) -> Prediction:
     """Times of a trace's operators on ``device`` by the formula of :mod:`triosim.kernels.pack`.
 
     Args:
@@ -58,7 +60,7 @@ def predict(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.
     return Prediction(*found, classified, Source.ROOFLINE, BASIS)
 
 
-def of_work(work: Work, device: Accelerator, pack: Pack | None = None) -> Estimates:
+def of_work(work: Work, device: Accelerator, pack: RooflinePack | None = None) -> Estimates:
     """Times of kernels given by their sizes, by the same formula.
 
     Args:
@@ -80,7 +82,7 @@ def of_work(work: Work, device: Accelerator, pack: Pack | None = None) -> Estima
             group[~work.forward] = CONVOLUTION_BACKWARD
         dtype = work.dtype
         engine = engines(device)[dtype]
-    classified = Classified(group.astype(np.int8), engine, dtype)
+    classified = OperatorClasses(group.astype(np.int8), engine, dtype)
     seconds, spread, _, limit = _seconds(work.flop(), work.bytes(), kernels, classified, device, pack or load())
     return Estimates(seconds, spread, np.full(len(work), Source.ROOFLINE, np.int8), limit)
 
@@ -90,8 +92,8 @@ _GROUPS = {Gemm: MATRIX, ConvolutionCalls: CONVOLUTION, AttentionCalls: ATTENTIO
 
 
 def _seconds(
-    flop: NDArray[np.float64], moved: NDArray[np.float64], kernels: NDArray | None, classified: Classified,
-    device: Accelerator, pack: Pack,
+    flop: NDArray[np.float64], moved: NDArray[np.float64], kernels: NDArray | None, classified: OperatorClasses,
+    device: Accelerator, pack: RooflinePack,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int8]]:  # fmt: skip
     """Seconds, spread, usual spread and limit of operators with so many FLOP, bytes and kernels (None: one each)."""
     rate = bandwidth(device)
@@ -116,10 +118,10 @@ def _seconds(
 
 
 @dataclass(frozen=True)
-class Rooflines:
+class RooflineBaseModel:
     """The roofline as a :class:`~triosim.kernels.base_model.BaseOperatorModel`, with a pack's constants."""
 
-    pack: Pack = field(default_factory=load)
+    pack: RooflinePack = field(default_factory=load)
 
     def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
         """See :func:`predict`.
@@ -134,7 +136,7 @@ class Rooflines:
 class Roofline(OperatorModel):
     """Every operator from the pack's constants; a recording is not looked at."""
 
-    def __init__(self, pack: Pack | None = None) -> None:
+    def __init__(self, pack: RooflinePack | None = None) -> None:
         self.pack = pack or load()
 
     def price(self, job: PricingJob) -> Estimates:

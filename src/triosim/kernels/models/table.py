@@ -54,7 +54,7 @@ _BLOCK = 2_000_000
 
 
 @dataclass(frozen=True)
-class Grid:
+class MeasurementGrid:
     """Measured points in ``d`` dimensions.
 
     Attributes:
@@ -101,7 +101,7 @@ class Grid:
         return nearest, distance
 
 
-def grid(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> Grid:
+def grid(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> MeasurementGrid:
     """A grid of measured points.
 
     Args:
@@ -123,7 +123,7 @@ def grid(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> Grid:
         count = sum(np.isfinite(guess).astype(int) for guess in guesses)
         total = sum(np.nan_to_num(guess) for guess in guesses)
         cells = np.where(np.isnan(cells) & (count > 0), total / np.maximum(count, 1), cells)
-    return Grid(unique, log_seconds, tuple(axes), cells, between)
+    return MeasurementGrid(unique, log_seconds, tuple(axes), cells, between)
 
 
 def _between(cells: NDArray[np.float64], axis: NDArray[np.float64], d: int) -> NDArray[np.float64]:
@@ -171,26 +171,26 @@ def _multilinear(
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """The measured kernels of one class and element type; ``dtype`` -1 for any."""
 
     group: int
     dtype: int
     names: tuple[str, ...]
-    grid: Grid
+    grid: MeasurementGrid
 
 
 @dataclass(frozen=True)
-class Tables:
+class KernelTables:
     """What a file holds."""
 
     name: str
     device: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
 
 
 @functools.lru_cache(maxsize=8)
-def load(path: str) -> Tables:
+def load(path: str) -> KernelTables:
     """The tables of a file.
 
     Raises:
@@ -208,7 +208,7 @@ def load(path: str) -> Tables:
     if not isinstance(device, str):
         raise InputError(f"{where}: 'device' is missing: say which device the kernels were measured on")
     entries = tuple(_entry(one, f"{where}: table {at}") for at, one in enumerate(listed))
-    return Tables(str(document.get("name", path)), _catalog_name(device), entries)
+    return KernelTables(str(document.get("name", path)), _catalog_name(device), entries)
 
 
 def _catalog_name(device: str) -> str:
@@ -228,7 +228,7 @@ def is_table(document: Any) -> bool:
     return isinstance(document, dict) and document.get("schema") == SCHEMA
 
 
-def _entry(one: Any, where: str) -> Entry:
+def _entry(one: Any, where: str) -> TableEntry:
     if not isinstance(one, dict) or one.get("kind") not in GROUPS[1:]:
         raise InputError(f"{where}: 'kind' must be one of {', '.join(GROUPS[1:])}")
     axes = one.get("axes")
@@ -245,7 +245,7 @@ def _entry(one: Any, where: str) -> Entry:
         if len(column) != len(seconds):
             raise InputError(f"{where}: axis {quoted(name)} has {len(column)} entries and 'seconds' {len(seconds)}")
     code = -1 if dtype is None else DTYPE_CODE[dtype]
-    return Entry(GROUPS.index(one["kind"]), code, tuple(axes), grid(np.stack(columns, 1), seconds))
+    return TableEntry(GROUPS.index(one["kind"]), code, tuple(axes), grid(np.stack(columns, 1), seconds))
 
 
 def _positive(values: Any, what: str) -> NDArray[np.float64]:
@@ -306,7 +306,7 @@ class TableModel(OperatorModel):
         return Estimates(seconds, spread, source, limit)
 
 
-def _rows(job: PricingJob, entry: Entry, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _rows(job: PricingJob, entry: TableEntry, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Operators that an entry is for; those that take no time are left alone."""
     classified = classify(job.trace, job.device)
     chosen = (classified.group == entry.group) & (seconds > 0)

@@ -43,7 +43,7 @@ from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import fallbacks
 from triosim.kernels.physical._tables import FamilyConstants, device_of, load, waves
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.attention import FAMILIES, AttentionCalls
 from triosim.trace.tables import Trace
 
@@ -178,7 +178,7 @@ def check(trace: Trace, device: Accelerator) -> None:
         )
 
 
-def predict(work: AttentionCalls, device: Accelerator, table: AttentionConstants | None = None) -> Predicted:
+def predict(work: AttentionCalls, device: Accelerator, table: AttentionConstants | None = None) -> KernelPredictions:
     """Seconds of every call on ``device``.
 
     Raises:
@@ -190,10 +190,10 @@ def predict(work: AttentionCalls, device: Accelerator, table: AttentionConstants
         rows = np.flatnonzero(unfused == emulated)
         found = fallbacks.attention(work.take(rows), device) if emulated else _fused(work.take(rows), device, table)
         seconds[rows], limit[rows] = found
-    return Predicted(seconds, limit)
+    return KernelPredictions(seconds, limit)
 
 
-def _fused(work: AttentionCalls, device: Accelerator, table: AttentionConstants) -> Predicted:
+def _fused(work: AttentionCalls, device: Accelerator, table: AttentionConstants) -> KernelPredictions:
     """Calls for which there is a kernel that keeps the scores on the chip."""
     seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
     names = {int(code): resolved(FAMILIES[code], device) for code in distinct(work.family)}
@@ -211,10 +211,10 @@ def _fused(work: AttentionCalls, device: Accelerator, table: AttentionConstants)
                 seconds[rows], limit[rows] = decode(part, device, table.decode.of(name))
             else:
                 seconds[rows], limit[rows] = _many(part, device, table, name)
-    return Predicted(seconds, limit)
+    return KernelPredictions(seconds, limit)
 
 
-def _many(work: AttentionCalls, device: Accelerator, table: AttentionConstants, family: str) -> Predicted:
+def _many(work: AttentionCalls, device: Accelerator, table: AttentionConstants, family: str) -> KernelPredictions:
     """Prefill; a short continuation of a long context also has the kernels that split the keys to choose from."""
     old = family in ("flash1", "flash2") and family_of(device) == "flash3"
     seconds, limit = prefill(
@@ -225,10 +225,12 @@ def _many(work: AttentionCalls, device: Accelerator, table: AttentionConstants, 
         split = decode(work.take(few), device, table.decode.of(family))
         faster = split.seconds < seconds[few]
         seconds[few[faster]], limit[few[faster]] = split.seconds[faster], split.limit[faster]
-    return Predicted(seconds, limit)
+    return KernelPredictions(seconds, limit)
 
 
-def prefill(work: AttentionCalls, device: Accelerator, c: Prefill, peak: float = 1.0, first: bool = False) -> Predicted:
+def prefill(
+    work: AttentionCalls, device: Accelerator, c: Prefill, peak: float = 1.0, first: bool = False
+) -> KernelPredictions:
     """Seconds of calls that attend with many queries (see the module's docstring); gradients too.
 
     Args:
@@ -260,10 +262,10 @@ def prefill(work: AttentionCalls, device: Accelerator, c: Prefill, peak: float =
     prologue = np.ceil(blocks / d.units) * c.prologue_cycles / d.clock
     body = (compute**c.overlap + memory**c.overlap) ** (1 / c.overlap)
     launch = d.launch(c.launch_s + np.where(work.kv_bytes < work.q_bytes, c.cast_s, 0.0))
-    return Predicted(launch + body + prologue + store, _limit(compute + prologue, memory + store, launch))
+    return KernelPredictions(launch + body + prologue + store, _limit(compute + prologue, memory + store, launch))
 
 
-def decode(work: AttentionCalls, device: Accelerator, c: Decode) -> Predicted:
+def decode(work: AttentionCalls, device: Accelerator, c: Decode) -> KernelPredictions:
     """Seconds of calls that continue sequences by a few positions (see the module's docstring)."""
     d = device_of(device)
     rows = np.ceil(work.queries * work.heads / work.kv_heads / 64)  # a block holds 64 queries that share their keys
@@ -287,7 +289,7 @@ def decode(work: AttentionCalls, device: Accelerator, c: Decode) -> Predicted:
     body = (memory**c.overlap + (stream + busy) ** c.overlap) ** (1 / c.overlap)
     compute = work.flop() / _peaks(work, device)  # many queries over one latent head can be bound by it
     body = np.maximum(body, compute)
-    return Predicted(launch + split + body, _limit(compute, np.maximum(memory, stream), launch + split + busy))
+    return KernelPredictions(launch + split + body, _limit(compute, np.maximum(memory, stream), launch + split + busy))
 
 
 def _peaks(work: AttentionCalls, device: Accelerator) -> NDArray[np.float64]:

@@ -43,7 +43,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import Multiplication, MultiplicationMethod, multiplication, unit_of
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants, fallbacks, gemm
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
 
@@ -132,7 +132,7 @@ def engine(dtype: int) -> str:
 
 def predict(
     work: ConvolutionCalls, device: Accelerator, constants: dict[str, ConvolutionConstants] | None = None
-) -> Predicted:
+) -> KernelPredictions:
     """Seconds of each convolution on ``device``, all its passes together.
 
     Args:
@@ -158,7 +158,7 @@ def predict(
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _call(work.take(at), chip, c, kind == "simt")
-    return Predicted(seconds, limit)
+    return KernelPredictions(seconds, limit)
 
 
 def _call(work: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> tuple[NDArray, NDArray]:

@@ -20,7 +20,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import gemm as products
 from triosim.kernels.physical import stream
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import gemm
@@ -36,7 +36,7 @@ _KERNELS, _GRADIENT_KERNELS = 12.0, 10.0
 """Kernels besides the products: casts and scales of queries, keys and values, those of the scores, the cast back."""
 
 
-def attention(work: AttentionCalls, device: Accelerator) -> Predicted:
+def attention(work: AttentionCalls, device: Accelerator) -> KernelPredictions:
     """Seconds of attention spelled out in float32.
 
     Raises:
@@ -53,10 +53,10 @@ def attention(work: AttentionCalls, device: Accelerator) -> Predicted:
     moved = moved + scores * np.where(work.backward, _SCORE_GRADIENT_BYTES, _SCORE_BYTES)
     rest = _moves(device, moved, np.where(work.backward, _GRADIENT_KERNELS, _KERNELS))
     multiplied = times * (inner + outer)
-    return Predicted(multiplied + rest, _limit(multiplied, rest))
+    return KernelPredictions(multiplied + rest, _limit(multiplied, rest))
 
 
-def convolution(work: ConvolutionCalls, device: Accelerator) -> Predicted:
+def convolution(work: ConvolutionCalls, device: Accelerator) -> KernelPredictions:
     """Seconds of convolutions image by image.
 
     Raises:
@@ -82,7 +82,7 @@ def convolution(work: ConvolutionCalls, device: Accelerator) -> Predicted:
             one = _products(device, *sizes, np.ones(len(w)), dtype)
             multiplied[at] += np.where(asked, each * one, 0.0)
             seconds[at] += np.where(asked, each * (one + layout), 0.0)
-    return Predicted(seconds, _limit(multiplied, seconds - multiplied))
+    return KernelPredictions(seconds, _limit(multiplied, seconds - multiplied))
 
 
 def _products(

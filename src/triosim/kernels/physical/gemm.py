@@ -52,7 +52,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.gemm import Gemm, gemm
 
 CHUNK = 8192
@@ -138,8 +138,8 @@ class GemmConstants:
 
 
 @dataclass(frozen=True)
-class Silicon:
-    """What the formula needs of a device, for one element type."""
+class DeviceParameters:
+    """Parameters of a device in the formula, for one element type."""
 
     units: float
     clock: float
@@ -172,7 +172,7 @@ _CACHE_PER_BANDWIDTH = 1.5e-5
 1.6e-5 to 2.0e-5)."""
 
 
-def silicon(device: Accelerator, dtype: str) -> Silicon:
+def silicon(device: Accelerator, dtype: str) -> DeviceParameters:
     """The figures of ``device`` for products of ``dtype``; class defaults where its datasheet is silent.
 
     Args:
@@ -184,7 +184,7 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         InputError: the device has no compute peak or no memory bandwidth.
     """
     bandwidth, how = _constants.bandwidth(device), multiplication(device, dtype)
-    return Silicon(
+    return DeviceParameters(
         float(device.compute_units or _LIKE["units"]),
         device.clock_hz or _LIKE["clock"],
         device.peak(how.dtype),
@@ -238,7 +238,7 @@ def engine(dtype: int) -> str:
     return unit_of(DTYPES[dtype])
 
 
-def halved(chip: Silicon, reference: float) -> bool:
+def halved(chip: DeviceParameters, reference: float) -> bool:
     """Whether the device does half of what its matrix units could, as cards of the GeForce kind that sum in 32 bits.
 
     A compute unit has 1,024 FLOP per cycle in 16 bits since Volta, and twice as many in 8; these have half of it.  What
@@ -249,7 +249,7 @@ def halved(chip: Silicon, reference: float) -> bool:
     return chip.unit != "simt" and chip.family != "" and chip.width < 0.75 * HALVED * reference
 
 
-def sustained(chip: Silicon, c: GemmConstants, reference: float) -> float:
+def sustained(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
     """FLOP/s that large products reach in a burst, under the peak and under the power limit."""
     if halved(chip, reference):
         return c.reach * chip.peak
@@ -276,7 +276,7 @@ def most(device: Accelerator, dtype: str) -> float:
     return most * chip.units
 
 
-def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstants]) -> Predicted:
+def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstants]) -> KernelPredictions:
     """Seconds of each product on ``device``.
 
     Args:
@@ -296,7 +296,7 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit])
-    return Predicted(seconds, limit)
+    return KernelPredictions(seconds, limit)
 
 
 _LOAD = 8
@@ -322,7 +322,7 @@ def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> list[tuple[int, bool, bool]]
     return sorted(set(zip(work.dtype.tolist(), loose.tolist(), work.tuned.tolist(), strict=True)))
 
 
-def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
+def _seconds(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
     """Time of each product, and what binds it."""
     call = _call(work, chip, c, reference)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
@@ -345,7 +345,7 @@ def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> t
 
 
 def _over_menus(
-    work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, menus: tuple[Menu, ...]
+    work: Gemm, chip: DeviceParameters, c: GemmConstants, call: _Call, menus: tuple[Menu, ...]
 ) -> tuple[NDArray, NDArray, NDArray]:
     """Seconds, compute and memory of the fastest choice, mean over the menus."""
     chosen = [_fastest(work, chip, c, call, menu) for menu in menus]
@@ -355,7 +355,9 @@ def _over_menus(
     return total, compute, memory
 
 
-def _fastest(work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, menu: Menu) -> tuple[NDArray, NDArray, NDArray]:
+def _fastest(
+    work: Gemm, chip: DeviceParameters, c: GemmConstants, call: _Call, menu: Menu
+) -> tuple[NDArray, NDArray, NDArray]:
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
@@ -388,7 +390,7 @@ class _Call:
     lose_b: NDArray
 
 
-def _call(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> _Call:
+def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float) -> _Call:
     a = work.batch * work.m * work.k * work.a_bytes
     b = work.batch * work.k * work.n * np.where(work.sparse & (chip.sparsity > 1), _kept(work.b_bytes), work.b_bytes)
     out = work.batch * work.m * work.n * work.c_bytes
@@ -428,7 +430,7 @@ _BLOCK = 128.0 * 128.0
 
 
 def _tile(
-    work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, tm: int, tn: int
+    work: Gemm, chip: DeviceParameters, c: GemmConstants, call: _Call, tm: int, tn: int
 ) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
     """Seconds without the launch, and compute and memory alone, of one tile: unsplit, then with split-K."""
     speed = (CLOCK / chip.clock) ** c.pace
@@ -474,7 +476,7 @@ def _step(call: _Call, c: GemmConstants, tm: int, tn: int, faster: float) -> flo
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadConstants:
     """Half-widths of 90 % intervals, natural logarithm, by :class:`~triosim.kernels.estimate.Limit` code.
 
     Attributes:
@@ -489,16 +491,16 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """Constants and spreads by engine, and what they were fitted to."""
+class FittedGemm:
+    """Constants and spreads by engine, and the data that they were fitted to."""
 
     constants: Mapping[str, GemmConstants]
-    spread: Mapping[str, Spread]
+    spread: Mapping[str, SpreadConstants]
     provenance: Mapping[str, Any]
 
 
 @functools.cache
-def load() -> Fitted:
+def load() -> FittedGemm:
     """The constants that come with the program, ``kernels/data/physical/gemm.json``.
 
     Raises:
@@ -512,10 +514,10 @@ def load() -> Fitted:
         for name, row in found["constants"].items()
     }
     spread = {
-        name: Spread(_by_limit(row["seen"]), _by_limit(row["unseen"]), tuple(row["families"]))
+        name: SpreadConstants(_by_limit(row["seen"]), _by_limit(row["unseen"]), tuple(row["families"]))
         for name, row in found["spread"].items()
     }
-    return Fitted(constants, spread, found["provenance"])
+    return FittedGemm(constants, spread, found["provenance"])
 
 
 def constants_of(
@@ -547,7 +549,7 @@ _SPARSE = math.log(2.0) / 2.0
 """What sparsity may bring lies between nothing and a factor of two; no measurements of it are at hand."""
 
 
-def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fitted) -> NDArray[np.float64]:
+def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: FittedGemm) -> NDArray[np.float64]:
     """Half-width of the 90 % interval (natural logarithm) of each prediction.
 
     Args:

@@ -24,7 +24,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS, arithmetic, refuse
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.physical.unknown import guessed
 from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
@@ -36,7 +36,7 @@ Work = Gemm | ConvolutionCalls | AttentionCalls | ExpertCalls | Stream
 
 
 @dataclass(frozen=True)
-class Scalars:
+class RateFactors:
     """What a calibration moves of a class: factors of the rate of computing, of the bandwidths, of launches, and of the
     part of the cache in which the operands of a repeated kernel stay."""
 
@@ -68,8 +68,8 @@ class KernelKind:
     classes: tuple[str, ...]
     class_of: Callable[[Any], NDArray[np.int64]]
     constants: Callable[[], Any]
-    scaled: Callable[[Any, Scalars], Any]
-    predict: Callable[[Any, Accelerator, Any], Predicted]
+    scaled: Callable[[Any, RateFactors], Any]
+    predict: Callable[[Any, Accelerator, Any], KernelPredictions]
     spread: Callable[[Any, NDArray[np.int8], Accelerator | None], NDArray[np.float64]]
     shape: Callable[[Any], NDArray[np.float64]]
 
@@ -109,16 +109,16 @@ _FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
 """Constants that follow a scalar, and with which power; the others say how a kernel works, not how fast."""
 
 
-def _follow(kind: str, constants: Any, by: Scalars) -> Any:
+def _follow(kind: str, constants: Any, by: RateFactors) -> Any:
     factors = {name: getattr(by, scalar) ** power for name, (scalar, power) in _FOLLOWS[kind].items()}
     return replace(constants, **{name: getattr(constants, name) * factor for name, factor in factors.items()})
 
 
-def _each(kind: str) -> Callable[[Mapping[str, Any], Scalars], dict[str, Any]]:
+def _each(kind: str) -> Callable[[Mapping[str, Any], RateFactors], dict[str, Any]]:
     return lambda constants, by: {name: _follow(kind, one, by) for name, one in constants.items()}
 
 
-def _attention_scaled(constants: attention.AttentionConstants, by: Scalars) -> attention.AttentionConstants:
+def _attention_scaled(constants: attention.AttentionConstants, by: RateFactors) -> attention.AttentionConstants:
     prefill = replace(constants.prefill, families=_each("prefill")(constants.prefill.families, by))
     return attention.AttentionConstants(
         prefill, replace(constants.decode, families=_each("decode")(constants.decode.families, by))

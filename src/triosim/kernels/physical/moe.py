@@ -36,7 +36,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._tables import FamilyConstants, device_of, load
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
@@ -47,8 +47,8 @@ ALIGNED = 16
 
 
 @dataclass(frozen=True)
-class Grouped:
-    """Constants of one family.
+class GroupedGemmConstants:
+    """Constants of grouped matrix products on one family of devices.
 
     Attributes:
         launch_s: time of the kernels of a layer that does next to nothing, at 1.8 GHz.
@@ -97,12 +97,14 @@ class Tiles:
 
 
 @lru_cache(maxsize=1)
-def constants() -> FamilyConstants[Grouped]:
+def constants() -> FamilyConstants[GroupedGemmConstants]:
     """The constants that come with the program."""
-    return load("moe", "grouped", Grouped)
+    return load("moe", "grouped", GroupedGemmConstants)
 
 
-def predict(work: ExpertCalls, device: Accelerator, table: FamilyConstants[Grouped] | None = None) -> Predicted:
+def predict(
+    work: ExpertCalls, device: Accelerator, table: FamilyConstants[GroupedGemmConstants] | None = None
+) -> KernelPredictions:
     """Seconds of every call on ``device``.
 
     Raises:
@@ -113,7 +115,7 @@ def predict(work: ExpertCalls, device: Accelerator, table: FamilyConstants[Group
     for code in np.unique(work.family):
         rows = np.flatnonzero(work.family == code)
         seconds[rows], limit[rows] = grouped(work.take(rows), device, table.of(FAMILIES[code]))
-    return Predicted(seconds, limit)
+    return KernelPredictions(seconds, limit)
 
 
 def tiles(work: ExpertCalls) -> Tiles:
@@ -141,7 +143,7 @@ def padded(work: ExpertCalls, rows: NDArray) -> NDArray[np.float64]:
     return ((whole * each).sum(1) + remote) * rows
 
 
-def grouped(work: ExpertCalls, device: Accelerator, c: Grouped) -> Predicted:
+def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> KernelPredictions:
     """Seconds of calls of one family (see the module's docstring)."""
     d = device_of(device)
     tile, marlin, cute = tiles(work), _is(work, "marlin"), _is(work, "cutedsl")
@@ -183,7 +185,7 @@ def grouped(work: ExpertCalls, device: Accelerator, c: Grouped) -> Predicted:
     launch = d.launch(c.launch_s + c.align_s * work.arriving() * work.topk)
     limit = np.where(busy > memory + tokens, Limit.COMPUTE, Limit.MEMORY)
     limit = np.where(launch > np.maximum(busy, memory + tokens), Limit.LAUNCH, limit)
-    return Predicted(launch + body + tokens, limit.astype(np.int8))
+    return KernelPredictions(launch + body + tokens, limit.astype(np.int8))
 
 
 def _is(work: ExpertCalls, family: str) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Predicted(NamedTuple):
+class KernelPredictions(NamedTuple):
     """Times of kernels, one row per call.
 
     Attributes:

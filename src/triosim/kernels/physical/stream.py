@@ -35,7 +35,7 @@ from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants
-from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.stream import KINDS, Stream
 
 CLASSES = (
@@ -112,7 +112,9 @@ def spreads() -> dict[str, tuple[float, float]]:
     return _constants.spreads("stream")
 
 
-def predict(work: Stream, device: Accelerator, constants: dict[str, StreamConstants] | None = None) -> Predicted:
+def predict(
+    work: Stream, device: Accelerator, constants: dict[str, StreamConstants] | None = None
+) -> KernelPredictions:
     """Seconds of each operator on ``device``, with a cold cache.
 
     Args:
@@ -126,7 +128,7 @@ def predict(work: Stream, device: Accelerator, constants: dict[str, StreamConsta
     bandwidth = _constants.bandwidth(device)
     constants = constants or load()
     at = CLASS_OF[work.kind]
-    c = Columns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
+    c = StreamColumns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
     units = float(device.compute_units or UNITS)
     rate = units * (device.clock_hz or CLOCK)
     cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * bandwidth)
@@ -142,7 +144,7 @@ def predict(work: Stream, device: Accelerator, constants: dict[str, StreamConsta
     body = np.sqrt(memory * memory + issue * issue)
     limit = np.where(memory >= issue, Limit.MEMORY, Limit.COMPUTE)
     limit[launch > body] = Limit.LAUNCH
-    return Predicted(launch + body, limit.astype(np.int8))
+    return KernelPredictions(launch + body, limit.astype(np.int8))
 
 
 def _lost(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -152,7 +154,7 @@ def _lost(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Columns:
+class StreamColumns:
     """:class:`StreamConstants`, one row per operator."""
 
     launch_s: NDArray[np.float64]

@@ -44,7 +44,7 @@ def by_bytes(grads: Sequence[Gradient], first_bytes: int, bytes_: int) -> list[l
 
 
 @dataclass(frozen=True)
-class Unit:
+class GatherUnit:
     """Parameters of one pipeline stage that are gathered together.
 
     Attributes:
@@ -164,7 +164,7 @@ class UnitsByModule:
 
     def units(
         self, parameters: Iterable[int], grads: Sequence[Gradient], forward: Sequence[int], backward: Sequence[int]
-    ) -> list[Unit]:
+    ) -> list[GatherUnit]:
         """Units of a stage: what is in no block first, if there is such, then blocks in the order of their forward.
 
         Args:
@@ -190,7 +190,7 @@ class UnitsByModule:
         whole = (forward[0] if forward else NONE, inside[0][-1] if forward else NONE)
         after = (inside[1][0] if backward else NONE, backward[-1] if backward else NONE)
         return [
-            Unit(
+            GatherUnit(
                 "" if block == NONE else self.paths[block],
                 tuple(mine[block]),
                 tuple(g.storage for g in reduced.get(block, ())),

@@ -211,8 +211,8 @@ def gradient_copies(
 
 
 @dataclass(frozen=True)
-class Update:
-    """What the host's processor updates for one stage.
+class HostUpdate:
+    """Optimizer step of one pipeline stage that runs on the processor of the host.
 
     Attributes:
         gradients: bytes of each gradient that it needs, by storage.
@@ -227,7 +227,7 @@ class Update:
     touched_bytes: int
 
 
-def update_of(trace: Trace, parameters: Iterable[int]) -> Update:
+def update_of(trace: Trace, parameters: Iterable[int]) -> HostUpdate:
     """The update of some parameters.
 
     Args:
@@ -252,7 +252,7 @@ def update_of(trace: Trace, parameters: Iterable[int]) -> Update:
                 if category[value] != Category.TEMPORARY and own(value):
                     held[storage[value]] = max(held.get(storage[value], 0), size[value])
                     kind[storage[value]] = category[value]
-    return Update(
+    return HostUpdate(
         {s: b for s, b in reads.items() if kind[s] == Category.GRADIENT},
         sum(b for s, b in writes.items() if kind[s] == Category.WEIGHT),
         sum(b for s, b in reads.items() if kind[s] == Category.OPTIMIZER_STATE),

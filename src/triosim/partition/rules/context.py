@@ -38,7 +38,7 @@ from triosim.partition.step import Step
 from triosim.partition.ulysses import exchanged
 from triosim.partition.unified_attention import exchanged_and_passed_round
 from triosim.trace.calls import calls_of, count_work, with_arguments
-from triosim.trace.symbols import follow
+from triosim.trace.symbols import propagate_symbol
 from triosim.trace.tables import PERSISTENT, Trace
 
 
@@ -112,7 +112,7 @@ class Context(Rule):
                 f" nearest that do are {near}"
             )
         alone, own = routed(facts, next(iter(seeds.items())))
-        found = follow(facts.trace, seeds, length).segments
+        found = propagate_symbol(facts.trace, seeds, length).segments
         resting = {
             value: shard
             for value, shards in enumerate(found)

@@ -27,7 +27,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered
-from triosim.partition.dispatch import Dispatch, Style
+from triosim.partition.dispatch import Dispatch, ElementType, Style
 from triosim.partition.experts import routed, spread, with_whole_experts
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
@@ -53,6 +53,7 @@ class ExpertParallelism(Rule):
             without those that are too many; 0 for experts that take what comes (dropless).
         padded: whether experts are padded to their capacity; otherwise they take what comes and drop what is too much.
         dispatch: how rows travel, see :mod:`triosim.partition.dispatch`.
+        dispatch_type: element type in which they travel to the experts: ``same`` as they are computed, or ``fp8``.
         near: ranks of a group that are on one server; 0 for what the system says.
         node_limit: servers whose experts a token may take; 0 for any.
     """
@@ -64,6 +65,7 @@ class ExpertParallelism(Rule):
     capacity: Annotated[float, AtLeast(0)] = 0.0
     padded: bool = True
     dispatch: Style = "alltoall"
+    dispatch_type: ElementType = "same"
     near: Annotated[int, AtLeast(0)] = 0
     node_limit: Annotated[int, AtLeast(0)] = 0
 
@@ -179,7 +181,7 @@ class ExpertParallelism(Rule):
         axes = ("ep", "ep_within", "ep_between")
         whole, within, between = (mesh.row(axis) if axis in mesh.names else -1 for axis in axes)
         near, size = mesh.size("ep_within"), mesh.size("ep")
-        dispatch = Dispatch(self.dispatch, size, whole, within, between, near, self.node_limit)
+        dispatch = Dispatch(self.dispatch, size, whole, within, between, near, self.node_limit, self.dispatch_type)
         etp, own = mesh.size("etp"), mesh.row("etp") if "etp" in mesh.names else -1
         routing = routing_of(self.routing)
         return spread(step, dispatch, self.imbalance, routing, etp, own, self.capacity, self.padded)

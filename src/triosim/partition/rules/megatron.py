@@ -21,7 +21,7 @@ from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
 from triosim.partition.conditions import conditions
 from triosim.partition.facts import FOLLOWS, Facts, WeightUse
-from triosim.partition.outcome import Outcomes
+from triosim.partition.operator_sharding import OperatorShardings
 from triosim.partition.placements import REPLICATE, Partial, Placement, Shard
 from triosim.partition.rule import Placing, Rule
 from triosim.trace.symbols import relocate
@@ -43,7 +43,7 @@ class _PairSearch:
 
     def __init__(self, facts: Facts, placing: Placing) -> None:
         self.facts, self.placing = facts, placing
-        self.outcomes = Outcomes(facts, placing.size)
+        self.outcomes = OperatorShardings(facts, placing.size)
         self.weights = dict(placing.weights)
         self.refused: list[str] = []
         self.layer_at = {layer.row: layer for layer in facts.layers}

@@ -17,7 +17,7 @@ from triosim.core.registry import registered
 from triosim.partition.facts import Facts
 from triosim.partition.placements import Shard
 from triosim.partition.rule import Placing, Rule
-from triosim.trace.symbols import follow
+from triosim.trace.symbols import propagate_symbol
 from triosim.trace.tables import PERSISTENT, Category
 
 
@@ -58,7 +58,7 @@ class Sequence(Rule):
                 f"{about}: sequence length {length} does not divide by {placing.axis} {placing.size}: nearest that do "
                 f"are {near}"
             )
-        found = follow(facts.trace, seeds, length).segments
+        found = propagate_symbol(facts.trace, seeds, length).segments
         resting = {
             value: next(iter(shards))
             for value, shards in enumerate(found)

@@ -9,7 +9,7 @@ from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
 from triosim.partition.facts import Facts, WeightUse
 from triosim.partition.mesh import Mesh
-from triosim.partition.outcome import loss_reductions
+from triosim.partition.operator_sharding import loss_reductions
 from triosim.partition.rule import Placing, Rule
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.rescale import padded_vocabulary

@@ -1,4 +1,4 @@
-"""ZeRO++: ZeRO 3 that sends a quarter as much between servers, or less (:mod:`triosim.partition.travel`)."""
+"""ZeRO++: ZeRO 3 that sends a quarter as much between servers, or less (:mod:`triosim.partition.wire_format`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triosim.core.registry import registered
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.rule import M, Rule
-from triosim.partition.travel import Travel
+from triosim.partition.wire_format import WireFormat
 
 
 @registered
@@ -55,7 +55,7 @@ class ZeroPlusPlus(Rule):
             raise PlanError("zeropp: it changes how ZeRO 3 sends: give --zero 3, and leave hsdp, cp, ep, offload out")
         sizes = {axis: mesh.size(axis) for axis in ("dp_within", "dp_between")}
         within, between = (axis if size > 1 else "" for axis, size in sizes.items())
-        travel = Travel(
+        travel = WireFormat(
             8 * self.qwz, 4 * self.qgz, within, between, "dp_within" if self.hpz and within and between else ""
         )  # fmt: skip
         return replace(placed, travel=travel)

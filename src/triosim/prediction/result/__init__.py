@@ -16,7 +16,7 @@ from triosim.energy.cost import Cost
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
 from triosim.hardware.describe import SystemDescription
-from triosim.memory.holders import Holder
+from triosim.memory.top_allocations import TopAllocation
 from triosim.plan import RunPlan
 from triosim.prediction.timeline import Timeline
 
@@ -171,7 +171,7 @@ class Memory:
     categories: dict[str, int]
     rank: int = 0
     peak: Peak = Peak("", "", "", 0.0)
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[TopAllocation, ...] = ()
     curve: MemoryCurve = MemoryCurve((), ())
     host_bytes: int = 0
     nvme_bytes: int = 0

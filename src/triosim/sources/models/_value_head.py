@@ -18,7 +18,7 @@ HEAD = "score"
 """Name of the last product, as Hugging Face's ``...ForTokenClassification`` has it."""
 
 
-class _Valued:
+class _WithValueHead:
     """A decoder before which this stands: its last product has one output, and it is trained by the squared error."""
 
     def weights(self: Any) -> Weights:
@@ -48,5 +48,5 @@ def valued(family: Family, title: str) -> Family:
     if not isinstance(family, Decoder):
         raise InputError(f"model {quoted(title)} is no decoder, so it cannot score answers: name one that is")
     base = type(family.untrained())
-    made: Family = type(base.__name__, (_Valued, base), {})(**vars(family.untrained()))
+    made: Family = type(base.__name__, (_WithValueHead, base), {})(**vars(family.untrained()))
     return made

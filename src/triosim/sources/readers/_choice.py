@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.sources.readers._host import QUEUE, Issued, blocked
+from triosim.sources.readers._host import QUEUE, KernelLaunch, blocked
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class DeviceColumns:
         if not np.any(np.arange(len(call)) - np.searchsorted(ends, call, "right") >= QUEUE):
             return []
         columns = (self.call, self.returned, self.stream, self.start, self.start + self.duration)
-        return blocked([Issued(*row) for row in zip(*(c[self.linked].tolist() for c in columns), strict=True)])
+        return blocked([KernelLaunch(*row) for row in zip(*(c[self.linked].tolist() for c in columns), strict=True)])
 
 
 @dataclass(frozen=True)
-class Overview:
-    """What a profile shows as a whole.
+class ProfileOverview:
+    """Contents of a profile: marks, device work, calls and functions.
 
     Attributes:
         marks: its steps, in the order of the file.
@@ -81,8 +81,8 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The step that is taken.
+class StepChoice:
+    """The step of a profile that is read.
 
     Attributes:
         labels: of all steps, in order.
@@ -90,7 +90,7 @@ class Choice:
         begin, end: host times between which it lies, ns.
         device: the device, None where nothing ran on any.
         work: all that ran on that device.
-        shapes: as in :class:`Overview`.
+        shapes: as in :class:`ProfileOverview`.
         notes: what was left out.
     """
 
@@ -105,8 +105,12 @@ class Choice:
 
 
 def choose(
-    path: Path, seen: Overview, step: str, functions: Mapping[int, Any] | None, whole: Callable[[], tuple[int, int]]
-) -> Choice:
+    path: Path,
+    seen: ProfileOverview,
+    step: str,
+    functions: Mapping[int, Any] | None,
+    whole: Callable[[], tuple[int, int]],
+) -> StepChoice:
     """The step that ``step`` names.
 
     Args:
@@ -132,10 +136,10 @@ def choose(
         raise InputError(f"{path} has no step {step}: {have}; give one of them, median or all")
     if step == "all" or not marks:
         begin, end = whole()
-        return Choice(labels, "all" if marks else "", begin, end, device, work, seen.shapes, notes)
+        return StepChoice(labels, "all" if marks else "", begin, end, device, work, seen.shapes, notes)
     ends = [*(m.start for m in marks[1:]), marks[-1].end]  # a step ends where the next begins
     at = labels.index(step) if step in labels else _median(seen, work, marks, ends, functions)
-    return Choice(labels, labels[at], marks[at].start, ends[at], device, work, seen.shapes, notes)
+    return StepChoice(labels, labels[at], marks[at].start, ends[at], device, work, seen.shapes, notes)
 
 
 def _one_device(work: DeviceColumns) -> tuple[int | None, DeviceColumns, tuple[str, ...]]:
@@ -158,7 +162,11 @@ def _one_device(work: DeviceColumns) -> tuple[int | None, DeviceColumns, tuple[s
 
 
 def _median(
-    seen: Overview, work: DeviceColumns, marks: list[StepMark], ends: list[int], functions: Mapping[int, Any] | None
+    seen: ProfileOverview,
+    work: DeviceColumns,
+    marks: list[StepMark],
+    ends: list[int],
+    functions: Mapping[int, Any] | None,
 ) -> int:
     """The complete step with the median device time (the lower of two).
 

@@ -22,7 +22,7 @@ FEWEST = 20
 """Kernels from which a median is taken."""
 
 
-class Issued(NamedTuple):
+class KernelLaunch(NamedTuple):
     """One kernel: when the call that launched it began and returned, its stream, and when it started and ended (ns)."""
 
     call: int
@@ -44,9 +44,9 @@ class LaunchGaps(NamedTuple):
     gap_s: float | None
 
 
-def following(kernels: Iterable[Issued]) -> LaunchGaps:
+def following(kernels: Iterable[KernelLaunch]) -> LaunchGaps:
     """How the kernels of a profile follow each other."""
-    streams: dict[int, list[Issued]] = {}
+    streams: dict[int, list[KernelLaunch]] = {}
     for kernel in kernels:
         streams.setdefault(kernel.stream, []).append(kernel)
     delays, gaps = [], []
@@ -66,7 +66,7 @@ def following(kernels: Iterable[Issued]) -> LaunchGaps:
     return LaunchGaps(median(delays), median(gaps))
 
 
-def blocked(kernels: Sequence[Issued]) -> list[tuple[int, int]]:
+def blocked(kernels: Sequence[KernelLaunch]) -> list[tuple[int, int]]:
     """Calls that found the queue of launches full: when they waited for a place in it, ns.
 
     Such a call lasts until a kernel ends; what it costs otherwise is the median of the calls that did not wait.

@@ -23,7 +23,7 @@ _FORWARD = (Phase.FORWARD, Phase.RECOMPUTE)
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchShape:
     """The batch of a step as its shapes show it.
 
     Attributes:
@@ -38,8 +38,8 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Purposes:
-    """What :func:`decide` found.
+class ValuePurposes:
+    """Purpose of each value of a step, as :func:`decide` finds it.
 
     Attributes:
         weights: storages of the parameters in registration order.
@@ -49,10 +49,10 @@ class Purposes:
 
     weights: list[Storage]
     without_gradient: list[Storage]
-    batch: Batch
+    batch: BatchShape
 
 
-def decide(rows: Sequence[OperatorRow]) -> Purposes:
+def decide(rows: Sequence[OperatorRow]) -> ValuePurposes:
     """Set category, owner and name of every storage that the resolved rows use."""
     everything = list(_storages(rows))
     weights = find_weights(rows)
@@ -67,7 +67,7 @@ def decide(rows: Sequence[OperatorRow]) -> Purposes:
     name_modules(rows)
     _name(rows, weights)
     covered = {id(s.of) for s in everything if s.category == Category.GRADIENT}
-    return Purposes(weights, [w for w in weights if id(w) not in covered], guess_batch(rows))
+    return ValuePurposes(weights, [w for w in weights if id(w) not in covered], guess_batch(rows))
 
 
 def _storages(rows: Sequence[OperatorRow]) -> Iterator[Storage]:
@@ -276,7 +276,7 @@ def _category(
     return (Category.TEMPORARY if scalar else Category.INPUT), None
 
 
-def guess_batch(rows: Sequence[OperatorRow]) -> Batch:
+def guess_batch(rows: Sequence[OperatorRow]) -> BatchShape:
     """What most operators of the forward pass take for the batch.
 
     The first dimension of what a convolution, attention or embedding reads is the batch by definition.  Where there are
@@ -310,8 +310,8 @@ def guess_batch(rows: Sequence[OperatorRow]) -> Batch:
         counts.pop(0, None)
         if counts:
             size = max(counts, key=lambda extent: (counts[extent], extent))
-            return Batch(size, how, lengths.get(size))
-    return Batch(first, "input") if first else Batch()
+            return BatchShape(size, how, lengths.get(size))
+    return BatchShape(first, "input") if first else BatchShape()
 
 
 def name_modules(rows: Sequence[OperatorRow]) -> None:

@@ -127,8 +127,8 @@ def wraps(node: CallNode) -> bool:
 
 
 @dataclass
-class Frame:
-    """What holds for everything below a call on the way down."""
+class CallContext:
+    """Properties that hold for everything below a call."""
 
     phase: Phase
     node: CallNode | None = None
@@ -146,7 +146,7 @@ def operators(roots: Sequence[CallNode]) -> list[tuple[OperatorRow, CallNode]]:
     forward = {call.thread for root in roots for call in _outside(root) if call.sequence >= 0}
     engine = {root.thread for root in roots if root.engine} - forward  # threads of autograd's own
     for root in roots:
-        _descend(root, Frame(Phase.BACKWARD if root.thread in engine else Phase.FORWARD), found)
+        _descend(root, CallContext(Phase.BACKWARD if root.thread in engine else Phase.FORWARD), found)
     found.sort(key=lambda pair: pair[1].start)
     _before_the_optimizer(found)
     _unmarked_optimizer(found)
@@ -163,8 +163,8 @@ def _outside(root: CallNode) -> Iterator[CallNode]:
             stack.extend(node.children)
 
 
-def _descend(root: CallNode, frame: Frame, found: list[tuple[OperatorRow, CallNode]]) -> None:
-    stack: list[tuple[CallNode, Frame]] = [(root, frame)]
+def _descend(root: CallNode, frame: CallContext, found: list[tuple[OperatorRow, CallNode]]) -> None:
+    stack: list[tuple[CallNode, CallContext]] = [(root, frame)]
     overhead: dict[int, int] = {}  # nanoseconds of an autograd node itself, which its first operator bears
     while stack:
         node, frame = stack.pop()
@@ -201,14 +201,14 @@ def launched(name: str, kernels: Sequence[DeviceWork], phase: Phase, foreign: bo
     return row
 
 
-def _below(node: CallNode, frame: Frame) -> Frame:
+def _below(node: CallNode, frame: CallContext) -> CallContext:
     if node.name.startswith("Optimizer."):
-        return Frame(Phase.OPTIMIZER, node)
+        return CallContext(Phase.OPTIMIZER, node)
     if node.engine:
         nested = frame.node is not None and not node.name.startswith(_ENGINE)
-        return Frame(Phase.BACKWARD, frame.node if nested else node)
+        return CallContext(Phase.BACKWARD, frame.node if nested else node)
     if frame.phase == Phase.BACKWARD and frame.node is not None and not frame.recomputes and _again(node):
-        return Frame(Phase.RECOMPUTE, node, recomputes=True)
+        return CallContext(Phase.RECOMPUTE, node, recomputes=True)
     return frame
 
 
@@ -217,7 +217,7 @@ def _again(node: CallNode) -> bool:
     return node.sequence >= 0 and not node.forward_thread and not is_backward(node.name) and not node.annotation
 
 
-def _row(node: CallNode, frame: Frame) -> OperatorRow:
+def _row(node: CallNode, frame: CallContext) -> OperatorRow:
     kernels: list[DeviceWork] = []
     waits = 0
     inner: list[ObservedTensor] = []

@@ -33,14 +33,14 @@ from triosim.operators import argument_names, canonical
 from triosim.sources.readers import _communication as communication
 from triosim.sources.readers import _events
 from triosim.sources.readers._arguments import dimensions, dtype, written_constant
-from triosim.sources.readers._choice import Choice, DeviceColumns, Overview, StepMark, choose, column
+from triosim.sources.readers._choice import DeviceColumns, ProfileOverview, StepChoice, StepMark, choose, column
 from triosim.sources.readers._events import CALL, LAUNCH, MODULE, SHAPED, EventIndex
 from triosim.sources.readers._execution import Recording, is_execution_trace
 from triosim.sources.readers._files import contains, files, head, parse_json
-from triosim.sources.readers._host import HostClock, Issued, following
+from triosim.sources.readers._host import HostClock, KernelLaunch, following
 from triosim.sources.readers._inference import Inference, find_parameters, updates
 from triosim.sources.readers._join import join
-from triosim.sources.readers._purpose import Purposes, decide
+from triosim.sources.readers._purpose import ValuePurposes, decide
 from triosim.sources.readers._step import Argument, ObservedTensor, OperatorRow, build, pass_key, resolve
 from triosim.sources.readers._tree import CallNode, DeviceWork, launched, link, nest, operators, wraps
 from triosim.sources.reading import Reader
@@ -157,7 +157,7 @@ def _is_profile(path: Path) -> bool:
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, step: str, recording: Recording | None) -> tuple[_File, Choice]:
+def _read(path: Path, step: str, recording: Recording | None) -> tuple[_File, StepChoice]:
     """The step asked for and the events of it; of all events where the file cannot be read in parts."""
     functions = None if recording is None else recording.functions
     if step != "all":
@@ -183,7 +183,7 @@ def _read(path: Path, step: str, recording: Recording | None) -> tuple[_File, Ch
 
 def _read_part(
     path: Path, index: EventIndex, step: str, functions: Mapping[int, Any] | None
-) -> tuple[_File, Choice] | None:
+) -> tuple[_File, StepChoice] | None:
     """The same of one marked step, from an index of the file; None where no step is marked."""
     marking = np.array([bool(_STEP.search(name)) for name in index.names], np.bool_)
     calling = (index.kind == CALL) | (index.kind == SHAPED)
@@ -218,7 +218,7 @@ def _read_part(
         linked=linked,
         communication=moving[index.name[index.works]],
     )
-    seen = Overview(
+    seen = ProfileOverview(
         marks=tuple(StepMark(s.name, s.start, s.end) for s in spans),
         work=work,
         calls=index.start[calls],
@@ -243,7 +243,7 @@ def _read_part(
     return _parse(path, index.events(np.flatnonzero(kept)), top), choice
 
 
-def _overview(file: _File) -> Overview:
+def _overview(file: _File) -> ProfileOverview:
     """What a file shows as a whole."""
     work = file.work
     columns = DeviceColumns(
@@ -256,7 +256,7 @@ def _overview(file: _File) -> Overview:
         linked=np.array([w.launch is not None for w in work], np.bool_),
         communication=np.array([communication.is_communication_kernel(w.name) for w in work], np.bool_),
     )
-    return Overview(
+    return ProfileOverview(
         marks=tuple(StepMark(s.name, s.start, s.end) for s in file.steps),
         work=columns,
         calls=column(n.start for n in file.nodes),
@@ -429,7 +429,7 @@ def _devices(properties: Any) -> dict[int, str]:
 # --- one step --------------------------------------------------------------------------------------------------------
 
 
-def _trace(path: Path, file: _File, choice: Choice, recording: Recording | None) -> Trace:
+def _trace(path: Path, file: _File, choice: StepChoice, recording: Recording | None) -> Trace:
     notes = list(choice.notes)
     labels, label, begin, end = choice.labels, choice.label, choice.begin, choice.end
     nodes = [n for n in file.nodes if begin <= n.start < end]
@@ -632,7 +632,7 @@ def _modules(found: Sequence[tuple[OperatorRow, CallNode]], spans: Sequence[_Spa
 
 def _identities(
     rows: list[OperatorRow], found: Sequence[tuple[OperatorRow, CallNode]], exact: bool, shapes: bool, notes: list[str]
-) -> Purposes:
+) -> ValuePurposes:
     if exact:
         for row, node in found:
             if not node.shown:
@@ -699,10 +699,10 @@ def _incoming(found: Sequence[tuple[OperatorRow, CallNode]]) -> dict[int, list[t
     return shapes
 
 
-def _issued(work: Sequence[_DeviceInterval]) -> list[Issued]:
+def _issued(work: Sequence[_DeviceInterval]) -> list[KernelLaunch]:
     """Calls and kernels of what the file shows the launch of, in order."""
     return [
-        Issued(w.launch.start, w.launch.end, w.stream, w.start, w.start + w.duration)
+        KernelLaunch(w.launch.start, w.launch.end, w.stream, w.start, w.start + w.duration)
         for w in work
         if w.launch is not None
     ]

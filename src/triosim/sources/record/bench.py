@@ -46,7 +46,7 @@ _SHORTER, _SHORTEST_LIMIT_S = 0.7, 1e-3
 _GPU_RUNS = 9
 
 
-class Timed(NamedTuple):
+class KernelTiming(NamedTuple):
     """Seconds of a kernel, and the device's kernels behind it: names and seconds; none on a CPU."""
 
     seconds: float
@@ -75,7 +75,7 @@ def measure(
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("this PyTorch has no device 'cuda': measure the cpu, or calibrate from a trace of the GPU")
     began = time.monotonic()
-    timed: Callable[..., Timed] = _on_cpu if device == "cpu" else _on_gpu
+    timed: Callable[..., KernelTiming] = _on_cpu if device == "cpu" else _on_gpu
     if device == "cpu" and threads > 1:
         timed = partial(timed, clock=time.perf_counter_ns)
     builder, reference = TraceBuilder(), []
@@ -124,7 +124,7 @@ def element_types(device: str) -> list[torch.dtype]:
     return [torch.float32, torch.bfloat16] if native else [torch.float32]
 
 
-def _rates(device: str, dtypes: Sequence[torch.dtype], timed: Callable[..., Timed]) -> Rates:
+def _rates(device: str, dtypes: Sequence[torch.dtype], timed: Callable[..., KernelTiming]) -> Rates:
     side = 512 if device == "cpu" else 4096
     flop = {dtype: 2.0 * side**3 / _run(_product(device, dtype, side), timed).seconds for dtype in dtypes}
     elements = 2**23 if device == "cpu" else 2**27
@@ -144,11 +144,11 @@ def _product(device: str, dtype: torch.dtype, side: int) -> Case:
     return Case("reference", torch.ops.aten.mm.default, make)
 
 
-def _run(case: Case, timed: Callable[..., Timed]) -> Timed:
+def _run(case: Case, timed: Callable[..., KernelTiming]) -> KernelTiming:
     return timed(case.func, [case.make()])
 
 
-def _measured(case: Case, timed: Callable[..., Timed], builder: TraceBuilder) -> None:
+def _measured(case: Case, timed: Callable[..., KernelTiming], builder: TraceBuilder) -> None:
     """Measure one kernel and note it; one that this build of PyTorch or this device cannot run is left out."""
     try:
         first = case.make()
@@ -162,7 +162,9 @@ def _measured(case: Case, timed: Callable[..., Timed], builder: TraceBuilder) ->
         return
 
 
-def _on_cpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]], clock: Callable[[], int] = thread_clock) -> Timed:
+def _on_cpu(
+    func: Callable[..., Any], sets: Sequence[Sequence[Any]], clock: Callable[[], int] = thread_clock
+) -> KernelTiming:
     for given in sets[:2]:
         func(*given)
     began = clock()
@@ -176,10 +178,10 @@ def _on_cpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]], clock: Call
             func(*sets[turn % len(sets)])
             turn += 1
         samples.append((clock() - began) * 1e-9 / runs)
-    return Timed(statistics.median(samples), [])
+    return KernelTiming(statistics.median(samples), [])
 
 
-def _on_gpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Timed:
+def _on_gpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> KernelTiming:
     for _ in range(2):
         for given in sets:
             func(*given)
@@ -196,13 +198,13 @@ def _on_gpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Timed:
         raise RuntimeError("the profiler saw no kernels")
     totals = sorted((sum(seconds for _, seconds in kernels), turn) for turn, kernels in runs.items())
     seconds, turn = totals[len(totals) // 2]
-    return Timed(seconds, runs[turn])
+    return KernelTiming(seconds, runs[turn])
 
 
-def _note(func: Callable[..., Any], given: Sequence[Any], found: Timed, builder: TraceBuilder) -> None:
+def _note(func: Callable[..., Any], given: Sequence[Any], found: KernelTiming, builder: TraceBuilder) -> None:
     """One operator of the trace, as a recorded step would have it."""
     calls: list[tuple[Any, tuple, dict[str, Any], Any]] = []
-    with _Noting(calls):
+    with _OperatorLog(calls):
         func(*given)
     overload, args, kwargs, result = calls[-1]
     known = signature(overload)
@@ -227,7 +229,7 @@ def _note(func: Callable[..., Any], given: Sequence[Any], found: Timed, builder:
         builder.kernel(row, name, seconds)
 
 
-class _Noting(torch.utils._python_dispatch.TorchDispatchMode):
+class _OperatorLog(torch.utils._python_dispatch.TorchDispatchMode):
     """Notes the operators that are called."""
 
     def __init__(self, calls: list[tuple[Any, tuple, dict[str, Any], Any]]) -> None:

@@ -289,7 +289,7 @@ class StepStopwatch:
         return statistics.median(self._host) if self._host else None
 
 
-def apply_kernels(tape: StepTape, joined: gpu.Joined, host_s: float | None) -> None:
+def apply_kernels(tape: StepTape, joined: gpu.ProfiledOperators, host_s: float | None) -> None:
     """Give every row of a tape the device time of its kernels, in place."""
     for row in tape.rows:
         row.seconds = 0.0

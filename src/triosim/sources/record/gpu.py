@@ -48,8 +48,8 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What a profile says about the operators.
+class ProfiledOperators:
+    """Kernels, host times and communication of the operators in a profile.
 
     Attributes:
         kernels: in order of start; communication kernels are not among them.
@@ -115,7 +115,7 @@ def _nanoseconds(microseconds: Any) -> int:
     return int(Decimal(str(microseconds)) * 1000)
 
 
-def join(events: Iterable[Mapping[str, Any]]) -> Joined:
+def join(events: Iterable[Mapping[str, Any]]) -> ProfiledOperators:
     """Find the operator of every kernel in the events of a Chrome trace that the profiler exported."""
     markers: dict[tuple, list[tuple[int, int, int]]] = defaultdict(list)
     by_external: dict[Any, int] = {}
@@ -166,7 +166,7 @@ def join(events: Iterable[Mapping[str, Any]]) -> Joined:
         seconds = _nanoseconds(event.get("dur", 0)) * 1e-9
         kernel = Kernel(operator(event), name, seconds, int(args.get("stream", 0) or 0))
         (communication if _COMMUNICATION.search(name) else kernels).append(kernel)
-    return Joined(kernels, _host_times(markers), communication)
+    return ProfiledOperators(kernels, _host_times(markers), communication)
 
 
 _FURTHEST_NS = 10_000_000_000
@@ -186,7 +186,7 @@ def _host_times(markers: Mapping[tuple, list[tuple[int, int, int]]]) -> dict[int
     return host
 
 
-def issue_times(joined: Joined, rows: int, host_step_s: float | None) -> list[float]:
+def issue_times(joined: ProfiledOperators, rows: int, host_step_s: float | None) -> list[float]:
     """Host issue time of each of ``rows`` operators in seconds, scaled to ``host_step_s``.
 
     Args:

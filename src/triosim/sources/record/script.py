@@ -80,7 +80,7 @@ def record_script(
     return recording.trace()
 
 
-class _Done(BaseException):
+class _ScriptEnd(BaseException):
     """Ends the script; no ``except Exception`` of the script catches it."""
 
 
@@ -152,7 +152,7 @@ class _Recording:
     def _run_main(self) -> str:
         try:
             runpy.run_path(str(self.path), run_name="__main__")
-        except _Done:
+        except _ScriptEnd:
             pass
         except SystemExit as exit_:
             if exit_.code not in (None, 0):
@@ -253,7 +253,7 @@ class _Recording:
         """End the observation, and the script if that was the last one."""
         self._close()
         if self._done:
-            raise _Done
+            raise _ScriptEnd
 
     def _close(self) -> None:
         """End the observation."""

@@ -16,7 +16,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.sources.readers._graph import GraphOperator, GraphTensor, NetworkGraph, forward_trace
 from triosim.sources.runtimes.draws import LONGEST_S, Draws
-from triosim.sources.runtimes.fusion import Chain, chains, fusion
+from triosim.sources.runtimes.fusion import FusionChain, chains, fusion
 from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph
 from triosim.sources.runtimes.kernels import KernelNetwork, RuntimeRates, kernels, large_copy, product
 from triosim.sources.runtimes.rules import Fusion, RuntimeRules
@@ -144,7 +144,9 @@ def kernel_trace(measured: Sequence[tuple[KernelNetwork, float]], device: str, f
 
 
 def fusions(
-    every: Iterator[list[Chain]], seconds: Callable[[WrittenGraph], float], more: Callable[[], bool] = lambda: True
+    every: Iterator[list[FusionChain]],
+    seconds: Callable[[WrittenGraph], float],
+    more: Callable[[], bool] = lambda: True,
 ) -> Iterator[Fusion]:
     """What runs as one, of these chains.
 

@@ -23,7 +23,7 @@ CHANGED = 0.3
 
 
 @dataclass(frozen=True)
-class Chain:
+class FusionChain:
     """A chain that a runtime may fuse, at one size.
 
     Attributes:
@@ -55,7 +55,7 @@ class Chain:
         return WrittenGraph(NetworkGraph(nodes, tensors, given, results), values)
 
 
-def fusion(chains: Sequence[Chain], seconds: Callable[[WrittenGraph], float]) -> Fusion | None:
+def fusion(chains: Sequence[FusionChain], seconds: Callable[[WrittenGraph], float]) -> Fusion | None:
     """Whether the same chain at several sizes is fused.
 
     Args:
@@ -76,7 +76,7 @@ def fusion(chains: Sequence[Chain], seconds: Callable[[WrittenGraph], float]) ->
     return Fusion(chains[0].operators, main, share)
 
 
-def chains() -> Iterator[list[Chain]]:
+def chains() -> Iterator[list[FusionChain]]:
     """Chains that exporters write, each at three sizes."""
     for write in _OF_IMAGES:
         yield [_chain(write, 1, channels, side, side) for channels, side in _IMAGES]
@@ -95,7 +95,7 @@ Write = Callable[[GraphDraft, str, str], str]
 """Writes a chain that reads a tensor, and perhaps another of equal size, for a residual."""
 
 
-def _chain(write: Write, *shape: int) -> Chain:
+def _chain(write: Write, *shape: int) -> FusionChain:
     """A residual comes from a convolution or a product, as in networks, and not from outside: a runtime that lays
     results out in a way of its own then does so with both."""
     net = GraphDraft()
@@ -109,14 +109,14 @@ def _chain(write: Write, *shape: int) -> Chain:
     elif reads_other:
         other = net.linear(x, shape[-1], bias=False)
     first = len(net.operators)
-    return Chain(net.graph(write(net, x, other)), first)
+    return FusionChain(net.graph(write(net, x, other)), first)
 
 
-def _attention_chain(write: Write, rows: int, head: int) -> Chain:
+def _attention_chain(write: Write, rows: int, head: int) -> FusionChain:
     """One that begins with the scores of four heads."""
     net = GraphDraft()
     query, key = net.input("x", 1, 4, rows, head), net.input("other", 1, 4, head, rows)
-    return Chain(net.graph(write(net, query, key)), 0)
+    return FusionChain(net.graph(write(net, query, key)), 0)
 
 
 def _conv(net: GraphDraft, x: str) -> str:

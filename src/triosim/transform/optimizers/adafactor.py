@@ -23,8 +23,7 @@ class Adafactor(OptimizerRule):
     """As ``torch.optim.Adafactor`` by default: one tensor after the other, no momentum, no decay of weights.
 
     A tensor of ``[..., m, n]`` keeps ``[..., m, 1]`` and ``[..., 1, n]``, a vector as much as itself; 16-bit gradients
-    are cast one at a time.  That the host reads two norms of each tensor, and so waits for the device, is left out, and
-    so is what ranks exchange that have parts of a tensor each: such plans are refused.
+    are cast one at a time.  That the host reads two norms of each tensor, and so waits for the device, is left out.
     """
 
     def states(self, name: str, shape: Shape) -> Mapping[str, State]:

@@ -1,9 +1,11 @@
-"""Adam (Kingma and Ba, arXiv:1412.6980): two float32 moments of each parameter."""
+"""Adam (Kingma and Ba, arXiv:1412.6980): two moments of each parameter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.transform.optimizing import (
     OptimizerRule,
@@ -18,13 +20,20 @@ from triosim.transform.optimizing import (
 
 
 @registered
+@dataclass(frozen=True)
 class Adam(OptimizerRule):
-    """As ``torch.optim.Adam``: 8 bytes a parameter."""
+    """As ``torch.optim.Adam``: 8 bytes a parameter.
 
+    Attributes:
+        moments: element type of both moments.  DeepSeek-V3 keeps them in bfloat16 (arXiv:2412.19437, section 3.3.3), as
+            Megatron-LM's precision-aware optimizer does with ``--exp-avg-dtype`` and ``--exp-avg-sq-dtype``.
+    """
+
+    moments: Literal["float32", "bfloat16", "float16"] = "float32"
     kernel = "_fused_adam_"
 
     def states(self, name: str, shape: Shape) -> Mapping[str, State]:
-        return {"exp_avg": (shape, "float32"), "exp_avg_sq": (shape, "float32")}
+        return {"exp_avg": (shape, self.moments), "exp_avg_sq": (shape, self.moments)}
 
     def update(self, step: StepBuilder, group: ParameterGroup) -> None:
         gradients = group.gradients

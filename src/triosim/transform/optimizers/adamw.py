@@ -9,7 +9,7 @@ from triosim.transform.optimizing import ParameterGroup, StepBuilder, in_place
 
 @registered
 class AdamW(Adam):
-    """As ``torch.optim.AdamW``: 8 bytes a parameter."""
+    """As ``torch.optim.AdamW``: 8 bytes a parameter; the moments as of :class:`Adam`."""
 
     kernel = "_fused_adamw_"
 

@@ -73,9 +73,8 @@ class Muon(OptimizerRule):
             momentum = made(step, weight, "lerp", gradient.shape, self=gradient, end=momentum)
         x = made(step, weight, "_to_copy", momentum.shape, {"dtype": WORKS_IN}, WORKS_IN, self=momentum)
         *stack, rows, columns = x.shape
-        if rows > columns:
-            x = step.alias(x, (*stack, columns, rows))
         short, long = min(rows, columns), max(rows, columns)
+        x = step.alias(x, (*stack, short, long))
         dims = {"dim": [-2, -1], "keepdim": True} if stack else {}
         norm = made(step, weight, "linalg_vector_norm", (*stack, 1, 1) if stack else (), dims, self=x)
         x = written(step, "div_", x, other=made(step, weight, "clamp", norm.shape, self=norm))
@@ -85,8 +84,7 @@ class Muon(OptimizerRule):
             gram = made(step, weight, product, square, self=x, mat2=step.alias(x, (*stack, long, short)))
             change = made(step, weight, added, square, self=gram, **{f"{batches}1": gram, f"{batches}2": gram})
             x = made(step, weight, added, x.shape, self=x, **{f"{batches}1": change, f"{batches}2": x})
-        if rows > columns:
-            x = step.alias(x, (*stack, rows, columns))
+        x = step.alias(x, (*stack, rows, columns))
         return written(step, "add_", written(step, "mul_", master), other=x)
 
 

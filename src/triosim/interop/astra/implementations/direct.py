@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.registry import registered
+from triosim.interop.astra.edge_blocks import EdgeBlocks, Needs, Rows, all_of
 from triosim.interop.astra.implementation import Implementation, Stage
-from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
 
 
 @registered
@@ -20,22 +20,22 @@ class AstraDirect(Implementation):
 
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
-    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
-        """See :meth:`Implementation.weave`."""
+    def add_edges(self, blocks: EdgeBlocks, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """See :meth:`Implementation.add_edges`."""
         n = lines.shape[1]
         size = stage.size if stage.kind == "all_gather" else stage.size // n
         plain = stage.endpoint_ps
         reducing = plain + stage.reduction_ps(size)
         if stage.kind == "all_reduce":
-            start = self._exchange(weave, lines, size, stage, start, (plain, reducing))
-            start = self._exchange(weave, lines, size, stage, start, (reducing, plain))
-            return weave.rest(lines.reshape(-1), plain, start)
+            start = self._exchange(blocks, lines, size, stage, start, (plain, reducing))
+            start = self._exchange(blocks, lines, size, stage, start, (reducing, plain))
+            return blocks.rest(lines.reshape(-1), plain, start)
         later = reducing if stage.kind == "reduce_scatter" else plain
-        received = self._exchange(weave, lines, size, stage, start, (plain, later))
-        return weave.rest(lines.reshape(-1), later, received)
+        received = self._exchange(blocks, lines, size, stage, start, (plain, later))
+        return blocks.rest(lines.reshape(-1), later, received)
 
     def _exchange(
-        self, weave: Weave, lines: NDArray, size: int, stage: Stage, start: Needs, pauses: tuple[int, int]
+        self, blocks: EdgeBlocks, lines: NDArray, size: int, stage: Stage, start: Needs, pauses: tuple[int, int]
     ) -> Needs:
         """Everyone sends to everyone else; returns what each rank gets.
 
@@ -51,7 +51,7 @@ class AstraDirect(Implementation):
             target = np.roll(lines, -k - 1, axis=1).reshape(-1)
             waits, pause = (start, pauses[0]) if k < window else ([received[k - window]], pauses[1])
             pause += stage.behind_ps(k, n - 1)
-            sent = weave.add(here, target, size, pause_ps=pause, needs=waits)
+            sent = blocks.add(here, target, size, pause_ps=pause, needs=waits)
             received.append(all_of(sent[np.roll(index, k + 1, axis=1).reshape(-1)]))
         return received
 

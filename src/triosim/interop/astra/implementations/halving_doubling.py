@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.registry import registered
+from triosim.interop.astra.edge_blocks import EdgeBlocks, Needs, Rows, all_of
 from triosim.interop.astra.implementation import Implementation, Stage
-from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
 
 
 @registered
@@ -20,8 +20,8 @@ class AstraHalvingDoubling(Implementation):
 
     kinds = ("all_reduce", "all_gather", "reduce_scatter")
 
-    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
-        """See :meth:`Implementation.weave`."""
+    def add_edges(self, blocks: EdgeBlocks, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """See :meth:`Implementation.add_edges`."""
         groups, n = lines.shape
         here = lines.reshape(-1)
         waits: Needs = start
@@ -29,10 +29,10 @@ class AstraHalvingDoubling(Implementation):
             reduces = stage.kind != "all_gather" and 0 < number < n.bit_length() - 1
             pause = stage.endpoint_ps + stage.behind_ps() + (stage.reduction_ps(size) if reduces else 0)
             partner = np.arange(n) ^ distance
-            sent = weave.add(here, lines[:, partner].reshape(-1), size, pause_ps=pause, needs=waits)
+            sent = blocks.add(here, lines[:, partner].reshape(-1), size, pause_ps=pause, needs=waits)
             back = (np.arange(groups)[:, None] * n + partner).reshape(-1)
             waits = [all_of(sent[back])]
-        return weave.rest(here, stage.endpoint_ps, waits)
+        return blocks.rest(here, stage.endpoint_ps, waits)
 
     def steps(self, members: int, stage: Stage) -> tuple[int, int]:
         """See :meth:`Implementation.steps`."""

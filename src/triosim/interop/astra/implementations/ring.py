@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.registry import registered
+from triosim.interop.astra.edge_blocks import EdgeBlocks, Needs, Rows, all_of
 from triosim.interop.astra.implementation import Implementation, Stage
-from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
 
 
 @registered
@@ -19,8 +19,8 @@ class AstraRing(Implementation):
 
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
-    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
-        """See :meth:`Implementation.weave`."""
+    def add_edges(self, blocks: EdgeBlocks, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """See :meth:`Implementation.add_edges`."""
         groups, n = lines.shape
         here = lines.reshape(-1)
         previous = np.roll(np.arange(groups * n).reshape(groups, n), 1, axis=1).reshape(-1)
@@ -30,11 +30,11 @@ class AstraRing(Implementation):
         waits: Needs = start
         edges: Rows | None = None
         for count, pause in segments:
-            edges = weave.add_following(
+            edges = blocks.add_following(
                 here, following, size, count=count, pause_ps=pause, needs=waits, before=previous
             )
             waits = [all_of(edges), all_of(edges[previous])]
-        return weave.rest(here, last, waits[1:] if edges is not None else waits)
+        return blocks.rest(here, last, waits[1:] if edges is not None else waits)
 
     def steps(self, members: int, stage: Stage) -> tuple[int, int]:
         """See :meth:`Implementation.steps`."""

@@ -1,0 +1,225 @@
+"""Times of the operators of a pass one after another, with the collectives between them.
+
+A pass through a stage is a chain: operators in order on one stream, collectives of the axis that divides them on
+another, each slowing down what is computed beside it.  Nothing else has a part in it until gradients are reduced or
+parameters gathered, so it is played once, operator by operator, and cut where others come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.composition.host import HostCosts, issue_shares
+from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
+from triosim.core.units import picoseconds
+from triosim.engine.contended import run_operator_chain
+from triosim.schedule._stage import JobFacts
+from triosim.search.isolated_transfers import Call
+
+Int64 = NDArray[np.int64]
+Spans = tuple[Int64, Int64]
+
+
+class LeadingCollective(NamedTuple):
+    """A collective that waits for no operator of its pass.
+
+    Attributes:
+        call: which one.
+        waits: whether for what the pass receives.
+    """
+
+    call: int
+    waits: bool
+
+
+class ChainSegment(NamedTuple):
+    """A stretch of a chain.
+
+    Attributes:
+        ticks: how long it is.
+        slowdown: how many times longer it takes beside collectives of another axis.
+    """
+
+    ticks: int
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class OperatorChainRun:
+    """Times of some operators of a chain; ticks from the first.
+
+    Attributes:
+        free: when the stream is free after each operator, shape ``(operators,)``.
+        idle: when it has nothing to compute.
+        calls: collectives that are called, ascending by their beginning.
+        begin, end: of each of them.
+        leading: collectives that are called besides and wait for no operator.
+        host: for which the host issues all of it.
+        issued, host_delay: ticks after the host has begun at which it has issued each operator, and before which the
+            stream is not free after it, shape ``(operators,)``.
+        slowdown: of what computes beside a collective.
+        tensor: how many times longer the collectives take beside those of another axis.
+    """
+
+    free: Int64
+    idle: Spans
+    calls: Int64
+    begin: Int64
+    end: Int64
+    leading: tuple[LeadingCollective, ...]
+    host: int
+    issued: Int64
+    host_delay: Int64
+    slowdown: float
+    tensor: float = field(default=1.0)
+
+    @property
+    def exposed(self) -> int:
+        """Ticks of the collectives, or of waiting for them, in which nothing is computed."""
+        return int((self.idle[1] - self.idle[0]).sum())
+
+    def at(self, row: int) -> int:
+        """When the stream is free before operator ``row``."""
+        return int(self.free[row - 1]) if row else 0
+
+    def ended(self, calls: Sequence[int]) -> int:
+        """When the last of some collectives has ended, 0 where none was called."""
+        return int(self.end[np.isin(self.calls, list(calls))].max(initial=0))
+
+    def segments(self, first: int, last: int) -> list[ChainSegment]:
+        """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
+        return self._between(self.at(first), self.at(last)) or [ChainSegment(0, 1.0)]
+
+    def slowdown_between(self, begin: int, end: int) -> float:
+        """How many times longer all between two ticks takes beside collectives of another axis."""
+        if not self.slows or begin == end:
+            return 1.0
+        return sum(ticks * slowdown for ticks, slowdown in self._between(begin, end)) / (end - begin)
+
+    @property
+    def slows(self) -> bool:
+        """Whether anything takes longer beside collectives of another axis."""
+        return self.slowdown > 1 or self.tensor > 1
+
+    def _between(self, begin: int, end: int) -> list[ChainSegment]:
+        cuts = self._cuts
+        times = np.concatenate([[begin], cuts[(cuts > begin) & (cuts < end)], [end]])
+        middle = (times[1:] + times[:-1]) / 2
+        moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
+        slowdown = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
+        ticks = np.diff(times)
+        return [ChainSegment(t, s) for t, s in zip(ticks.tolist(), slowdown.tolist(), strict=True) if t]
+
+    @cached_property
+    def _cuts(self) -> Int64:
+        return np.unique(np.concatenate([self.begin, self.end, *self.idle]))
+
+
+def _inside(at: NDArray[np.float64], start: Int64, end: Int64) -> NDArray[np.bool_]:
+    """Which moments lie within disjoint ascending spans."""
+    if not len(start):
+        return np.zeros(len(at), bool)
+    number = np.searchsorted(start, at, side="right") - 1
+    return (number >= 0) & (at < end[np.maximum(number, 0)])
+
+
+def _by_row(table: Mapping[int, Sequence[int]], count: int) -> Ragged:
+    """Numbers of each of so many rows, few of which have any."""
+    lengths = np.zeros(count, np.int64)
+    rows = sorted(table)
+    lengths[rows] = [len(table[row]) for row in rows]
+    return Ragged(np.array([n for row in rows for n in table[row]], np.int32), np.append(0, np.cumsum(lengths)))
+
+
+class OperatorChain:
+    """The operators of a job as links of chains.
+
+    Args:
+        job: what is run.
+        launching: what launching costs.
+        slowdown: of what computes beside a collective.
+        ticks: of a collective that is alone.
+        tensor: as of :class:`OperatorChainRun`.
+        seconds: of each operator, where that is not what the job says.
+    """
+
+    def __init__(
+        self, job: JobFacts, launching: HostCosts, slowdown: float, ticks: dict[Call, int], tensor: float,
+        seconds: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
+        trace, count = job.step.trace, len(job.phase)
+        self.job, self.slowdown, self.tensor = job, slowdown, tensor
+        hosted = self.hosted = launching.mode != "none"
+        seconds = np.array(job.seconds) if seconds is None else seconds
+        self.gap = picoseconds(launching.gap_s, "the gap") if hosted else 0
+        self.ticks = picoseconds(seconds, "an operator")
+        self.gaps = np.where(seconds > 0, self.gap, 0).astype(np.int64)
+        self.issue = np.zeros(count, np.int64)
+        if hosted:
+            self.issue = picoseconds(issue_shares(trace, launching), "issuing an operator")
+        self.launch = picoseconds(launching.launch_s, "launching") if hosted else 0
+        send_s = launching.launch_s if launching.send_s is None else launching.send_s
+        self.send_launch = picoseconds(send_s, "launching") if hosted else 0
+        self.skips = np.array(job.skipped, np.int8)
+        self.calls: list[Call] = [(what, size, axis) for size, what, axis in job.exchanged]
+        self.call_ticks = np.array([ticks[call] for call in self.calls], np.int64)
+        needs = {row: calls for row, calls in job.needed_before.items() if row < count}
+        lists = [_by_row(table, count) for table in (job.issued_after, job.issued_before, needs)]
+        self._columns = (
+            self.ticks, self.gaps, self.issue, self.skips,
+            *(column for table in lists for column in (table.offsets, table.values)), self.call_ticks,
+            self.launch, slowdown,
+        )  # fmt: skip
+        self._always = np.array([number not in job.once for number in range(len(self.calls))], np.int8)
+        self._all = np.ones(len(self.calls), np.int8)
+
+    def play(self, rows: Sequence[int], final: bool) -> OperatorChainRun:
+        """Some operators one after another.
+
+        Args:
+            rows: of the trace, ascending.
+            final: whether gradients are complete then and exchanged along the axis that divides operators.
+        """
+        called = self._all if final else self._always
+        leading = tuple(self._leading(rows, called))
+        if leading:
+            called = called.copy()
+            called[[call for call, _ in leading]] = 0
+        at = np.array(rows, np.int32)
+        begin, done, _, call_begin, call_end = run_operator_chain(self._columns, at, called)
+        skips = self.skips[at].astype(bool)
+        free = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at]))
+        issued = host_delay = np.zeros(len(at), np.int64)
+        if self.hosted:
+            _, done, issued, *_ = run_operator_chain(self._columns, at, called, hosted=True)
+            issued = issued + self.launch * len(leading)
+            host_delay = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at])) + self.launch * len(leading)
+        before = np.concatenate([np.zeros(1, np.int64), free[:-1]])
+        idle = np.flatnonzero((begin > before) & ~skips)
+        calls = np.flatnonzero(call_begin >= 0)
+        calls = calls[np.argsort(call_begin[calls], kind="stable")]
+        host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
+        return OperatorChainRun(
+            free, (before[idle], begin[idle]), calls, call_begin[calls], call_end[calls], leading, host, issued,
+            host_delay, self.slowdown, self.tensor,
+        )  # fmt: skip
+
+    def leads(self, rows: Sequence[int]) -> bool:
+        """Whether a pass calls a collective before anything that it receives is there."""
+        return any(not waits for _, waits in self._leading(rows, self._always))
+
+    def _leading(self, rows: Sequence[int], called: NDArray[np.int8]) -> list[LeadingCollective]:
+        found: list[LeadingCollective] = []
+        for row in rows:
+            found += [LeadingCollective(call, True) for call in self.job.issued_before.get(row, ()) if called[call]]
+            if not self.skips[row]:
+                break
+            found += [LeadingCollective(call, False) for call in self.job.issued_after.get(row, ()) if called[call]]
+        return found

@@ -1,0 +1,230 @@
+"""Simulation with contention: what transfers and compute take, and that both simulators agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triosim.core.columns import Ragged
+from triosim.engine import contended
+from triosim.engine.contended import (
+    ContendedFragment,
+    ContendedRun,
+    ContendedSchedule,
+    RoutedFragment,
+    RoutedPort,
+    RowKind,
+    TransferClasses,
+    run_operator_chain,
+    simulate,
+)
+from triosim.engine.graph import Stuck
+
+native = pytest.mark.skipif(contended._native is None, reason="there was no compiler")
+Rows = list[tuple[RowKind, int, int, float, int, list[int]]]
+
+
+def fragment(rows: Rows, host_delay: list[int] | None = None) -> ContendedFragment:
+    kind, stream, ticks, slowdown, label, before = zip(*rows, strict=True)
+    return ContendedFragment(
+        np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64), np.array(slowdown, np.float64),
+        np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32),
+        np.array(host_delay or len(rows) * [0], np.int64),
+    )  # fmt: skip
+
+
+def schedule(
+    rows: list[Rows],
+    ports: list[tuple[RoutedPort, ...]],
+    order: list[list[int]],
+    transfer_classes: TransferClasses,
+    messages: int = 8,
+) -> ContendedSchedule:
+    ported = [RoutedFragment(number, own) for number, own in enumerate(ports)]
+    return ContendedSchedule(
+        [fragment(one) for one in rows], ported, [np.array(own, np.int32) for own in order],
+        [np.zeros(len(own), np.int32) for own in order], [np.zeros(len(own), np.int64) for own in order],
+        transfer_classes,
+        np.zeros(len(order), np.int64), 3, messages, 4,
+    )  # fmt: skip
+
+
+def both(what: ContendedSchedule) -> ContendedRun:
+    """What both players say."""
+    found = simulate(what, native=False)
+    if contended._native is not None:
+        other = simulate(what, native=True)
+        for name in ("end", "work", "communication", "hosted", "label_ticks"):
+            assert np.array_equal(getattr(found, name), getattr(other, name)), name
+    return found
+
+
+def test_what_meets_nothing_takes_what_it_says() -> None:
+    rows: Rows = [
+        (RowKind.COMPUTE, 0, 100, 2.0, 0, []),
+        (RowKind.COLLECTIVE, 1, 40, 1.0, 1, [0]),
+        (RowKind.COMPUTE, 0, 7, 1.0, 0, [1]),
+    ]
+    met = both(schedule([rows], [()], [[0]], TransferClasses([[]], [0], 0)))
+    assert (met.end, met.work.tolist(), met.communication.tolist()) == (147, [107], [40])
+    assert met.label_ticks.tolist() == [[107, 40, 0, 0]]
+
+
+def test_work_is_stretched_beside_a_move() -> None:
+    rows: Rows = [(RowKind.COLLECTIVE, 1, 60, 1.0, -1, []), (RowKind.COMPUTE, 0, 100, 1.5, -1, [])]
+    assert both(schedule([rows], [()], [[0]], TransferClasses([[]], [0], 0))).end == 60 + 100 - 40
+
+
+def test_work_does_not_end_before_its_host_is_so_far() -> None:
+    rows: Rows = [
+        (RowKind.COMPUTE, 0, 100, 1.0, 0, []),
+        (RowKind.COLLECTIVE, 1, 5, 1.0, 1, [0]),
+        (RowKind.COMPUTE, 0, 10, 1.0, -1, []),
+    ]
+    what = schedule([rows], [()], [[0, 0]], TransferClasses([[]], [0], 0))
+    host_delay = replace(
+        what, fragments=[fragment(rows, [130, 0, 0])], release=[np.array([20, 30])], host=np.array([1000], np.int64)
+    )  # fmt: skip
+    met = both(host_delay)
+    assert (met.end, met.work.tolist()) == (20 + 130 + 10 + 100 + 10, [220])
+    assert (met.communication.tolist(), met.hosted.tolist()) == ([0], [50])  # moves are beside other work
+
+
+def test_two_that_fill_a_link_get_half_of_it_each() -> None:
+    sends: Rows = [(RowKind.SEND, 2, 100, 1.0, 0, [])]
+    later: Rows = [(RowKind.COMPUTE, 0, 50, 1.0, -1, []), (RowKind.SEND, 2, 100, 1.0, 0, [0])]
+    comes = (RowKind.RECEIVE, -1, 0, 1.0, -1, list[int]())
+    takes: Rows = [comes, comes, (RowKind.COMPUTE, 0, 1, 1.0, -1, [0, 1])]
+    ports = [(RoutedPort(0, 0, 2),), (RoutedPort(1, 0, 2),), (RoutedPort(0, 0, 0), RoutedPort(1, 0, 1))]
+    met = both(schedule([sends, later, takes], ports, [[0], [1], [2]], TransferClasses([[(0, 1.0)], []], [1, 1, 1], 1)))
+    assert met.label_ticks[:, 0].tolist() == [150, 150, 0]  # 50 alone, 100 for the other 50, and the other way round
+    assert (met.end, met.communication.tolist()) == (201, [150, 150, 200])
+
+
+def test_what_others_leave_of_a_link_is_taken() -> None:
+    """Three on one link get a third each; one of them is on another as well, where the fourth gets two thirds."""
+    sends: Rows = [(RowKind.SEND, 2, 90, 1.0, 0, [])]
+    comes = (RowKind.RECEIVE, -1, 0, 1.0, -1, list[int]())
+    takes: Rows = [comes, comes, comes, comes]
+    transfer_classes = TransferClasses([[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(1, 1.0)], []], [3] * 5, 2)
+    of = [0, 0, 1, 2]
+    ports = [
+        *((RoutedPort(n, way, 4),) for n, way in enumerate(of)),
+        tuple(RoutedPort(n, of[n], n) for n in range(4)),
+    ]
+    met = both(schedule([*[sends] * 4, takes], ports, [[0], [1], [2], [3], [4]], transfer_classes))
+    assert met.label_ticks[:, 0].tolist() == [270, 270, 270, 135, 0]
+
+
+def test_latency_is_not_shared() -> None:
+    """Of two that begin at once one waits for 40 ticks first: the other is alone for so long."""
+    sends: Rows = [(RowKind.SEND, 2, 100, 1.0, 0, [])]
+    slow: Rows = [(RowKind.SEND, 2, 100, 1.0, 1, [])]
+    comes = (RowKind.RECEIVE, -1, 0, 1.0, -1, list[int]())
+    takes: Rows = [comes, comes]
+    ports = [(RoutedPort(0, 0, 2),), (RoutedPort(1, 0, 2),), (RoutedPort(0, 0, 0), RoutedPort(1, 0, 1))]
+    what = schedule([sends, slow, takes], ports, [[0], [1], [2]], TransferClasses([[(0, 1.0)], []], [1, 1, 1], 1))
+    met = both(replace(what, lag=[0, 40, 0, 0]))
+    assert met.label_ticks[:2, :2].tolist() == [[160, 0], [0, 160]]
+
+
+def test_a_message_has_arrived_when_all_its_parts_have() -> None:
+    """Half of a message meets a move on its first link, the other half nothing."""
+    moves: Rows = [(RowKind.COLLECTIVE, 1, 50, 1.0, 1, [])]
+    sends: Rows = [(RowKind.SEND, 2, 100, 1.0, 0, [])]
+    takes: Rows = [(RowKind.RECEIVE, -1, 0, 1.0, -1, []), (RowKind.COMPUTE, 0, 1, 1.0, -1, [0])]
+    transfer_classes = TransferClasses([[(0, 1.0)], [(1, 1.0)], [(0, 1.0)], []], [2, 3, 3], 2, {0: (1,)})
+    ports: list[tuple[RoutedPort, ...]] = [(), (RoutedPort(0, 0, 2),), (RoutedPort(0, 0, 1),)]
+    met = both(schedule([moves, sends, takes], ports, [[0], [1], [2]], transfer_classes))
+    assert met.label_ticks[:, :2].tolist() == [[0, 100], [150, 0], [0, 0]]
+    assert met.end == 151
+
+
+def test_a_circle_is_told() -> None:
+    waits: Rows = [(RowKind.RECEIVE, -1, 0, 1.0, -1, []), (RowKind.COMPUTE, 0, 1, 1.0, -1, [0])]
+    what = schedule([waits], [(RoutedPort(0, 0, 0),)], [[0]], TransferClasses([[]], [0], 0))
+    for way in (False, True) if contended._native is not None else (False,):
+        with pytest.raises(Stuck):
+            simulate(what, native=way)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> ContendedSchedule:
+    """Stages of a chain that work, move and send on."""
+    stages, turns_of = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    ticks, slowdown = st.integers(0, 50), st.sampled_from([1.0, 1.25, 2.0])
+    rows: list[Rows] = []
+    ports: list[tuple[RoutedPort, ...]] = []
+    for stage in range(stages):
+        one: Rows = []
+        own: list[RoutedPort] = []
+        if stage:
+            one.append((RowKind.RECEIVE, -1, 0, 1.0, -1, []))
+            own.append(RoutedPort(100 * (stage - 1), stage - 1, stage - 1))
+        one.append((RowKind.COMPUTE, 0, draw(ticks), draw(slowdown), 0, list(range(len(one)))))
+        one.append((RowKind.COLLECTIVE, 1, draw(ticks), 1.0, 1, [len(one) - 1] if draw(st.booleans()) else []))
+        one.append((RowKind.COMPUTE, 0, draw(ticks), draw(slowdown), 2, [len(one) - 1] if draw(st.booleans()) else []))
+        if stage < stages - 1:
+            one.append((RowKind.SEND, 2, draw(ticks), 1.0, 3, [len(one) - 1]))
+            own.append(RoutedPort(100 * stage, stage, stage + 1))
+        rows.append(one)
+        ports.append(tuple(own))
+    part = st.sampled_from([0.3, 0.6, 1.0])
+    uses = [[(draw(st.integers(0, 1)), draw(part))] if draw(st.booleans()) else [] for _ in range(stages + 1)]
+    made = schedule(
+        rows, ports, [[stage] * turns_of for stage in range(stages)], TransferClasses(uses, [stages] * stages, 2), 400
+    )
+    beside = {way: (stages + 1,) for way in range(stages) if draw(st.booleans())}
+    transfer_classes = TransferClasses([*uses, [(draw(st.integers(0, 1)), 0.7)]], [stages] * stages, 2, beside)
+    number = [np.arange(turns_of, dtype=np.int32)] * stages
+    release = [np.cumsum(draw(st.lists(ticks, min_size=turns_of, max_size=turns_of))) for _ in range(stages)]
+    host = np.array([draw(st.integers(0, 200)) for _ in range(stages)], np.int64)
+    host_delay = [[draw(st.sampled_from([0, 0, 5, 80])) for _ in one] for one in rows]
+    fragments = [fragment(one, own) for one, own in zip(rows, host_delay, strict=True)]
+    lag = [draw(st.sampled_from([0, 0, 7, 60])) for _ in range(4)]
+    return ContendedSchedule(
+        fragments, made.ported, made.order, number, release, transfer_classes, host, 3, 400, 4, lag
+    )
+
+
+@native
+@given(jobs())
+def test_both_players_agree(what: ContendedSchedule) -> None:
+    met = both(what)
+    assert (met.work + met.communication + met.hosted <= met.end).all()
+
+
+@native
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.data())
+def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataObject) -> None:
+    count = len(ticks)
+    calls = data.draw(st.integers(0, 5))
+    places = [data.draw(st.integers(0, count - 1)) for _ in range(calls)]
+    lists = [
+        [c for c in range(calls) if places[c] == row and c % 2 == early] for early in (0, 1) for row in range(count)
+    ]
+    needs = [[c for c in range(calls) if places[c] < row and data.draw(st.booleans())] for row in range(count)]
+    tables = [Ragged.of(own, np.int32) for own in (lists[:count], lists[count:], needs)]
+    step = (
+        np.array(ticks, np.int64), np.array([1] * count, np.int64),
+        np.array([data.draw(st.integers(0, 40)) for _ in ticks], np.int64),
+        np.array([data.draw(st.booleans()) for _ in range(count)], np.int8),
+        *(column for table in tables for column in (table.offsets, table.values)),
+        np.array([data.draw(st.integers(0, 40)) for _ in range(calls)], np.int64), 3, 1.25,
+    )  # fmt: skip
+    rows, called = np.arange(count, dtype=np.int32), np.array([data.draw(st.booleans()) for _ in range(calls)], np.int8)
+    hosted = data.draw(st.booleans())
+    found = run_operator_chain(step, rows, called, hosted)
+    saved, contended._native = contended._native, None
+    try:
+        other = run_operator_chain(step, rows, called, hosted)
+    finally:
+        contended._native = saved
+    for a, b in zip(found, other, strict=True):
+        assert np.array_equal(a, b)
+    assert all(a <= b for a, b in pairwise(found[0].tolist()))
