@@ -226,9 +226,10 @@ CASTS = ("quantize", "compute_amax")
 
 
 def launched_one_by_one(trace: Trace, cost: HostCosts) -> HostCosts:
-    """The costs where each expert's product is a kernel of its own, and so is each cast of what it multiplies.
+    """The costs where each expert's product is a kernel of its own, and so is each cast of the rows that it multiplies.
 
-    A compiled loop launches them: all but the first cost what a launch from compiled code does.
+    A compiled loop launches them: all but the first cost what a launch from compiled code does.  Weights are cast once
+    an iteration, which is left out.
 
     Args:
         trace: one rank's step.
@@ -237,10 +238,13 @@ def launched_one_by_one(trace: Trace, cost: HostCosts) -> HostCosts:
     if cost.mode in ("none", "recorded", "graph"):
         return cost
     operators, writers, calls = trace.operators, trace.writers(), calls_of(trace)
-    casts: dict[int, list[int]] = {}  # what is cast or searched for its largest element -> rows that do it
+    lasting = set(trace.values.storage[trace.weights()].tolist())
+    casts: dict[int, list[int]] = {}  # what is cast or searched for its largest element -> operators that do it
     for row, name in enumerate(operators.name):
         if canonical(name)[0] in CASTS:
-            casts.setdefault(int(operators.inputs[row][0]), []).append(row)
+            read = int(operators.inputs[row][0])
+            if int(trace.values.storage[read]) not in lasting:
+                casts.setdefault(read, []).append(row)
     of_casts = {row for rows in casts.values() for row in rows}
     more = np.zeros(len(trace))
     for row in range(len(trace)):
