@@ -93,7 +93,8 @@ def test_a_prediction_loads_nothing_heavy_that_it_does_not_use() -> None:
         "accelerator.designs", "cli.resuming", "engine.reference", "hardware.description",
         "kernels.calibration.pack", "kernels.models.roofline", "kernels.pack", "kernels.transfer",
         "network.scale_up_routes", "partition.rules.context", "partition.rules.dataparallel",
-        "partition.rules.experts", "prediction.variation", "schedule.pass_times", "search.clock_search", "search.sweep", "trace.store", "transform.alignment",
+        "partition.rules.experts", "prediction.variation", "schedule.pass_times",
+        "search.clock_search", "search.sweep", "trace.store", "transform.alignment",
         "transform.recompute_regions",
     }  # fmt: skip
     for name in sorted(others):  # each is there, and not loaded
