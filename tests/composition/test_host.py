@@ -215,6 +215,12 @@ def test_experts_that_multiply_one_by_one_are_launched_by_a_compiled_loop(recipe
     assert set(launches[launches > 0].tolist()) == {15}
     products, casts = 2 * 6, 0 if recipe == "none" else 2 * 4
     assert np.count_nonzero(launches) == products + casts * (2 if recipe == "fp8-current" else 1)
+    apart = launched_one_by_one(trace, usual, casts=False).issue_s - usual.issue_s
+    assert np.count_nonzero(apart) == products
+    dense = triosim.model("gpt2", sequence_length=64)
+    assert (
+        launched_one_by_one(dense, host(dense, "large-model")).issue_s.sum() == host(dense, "large-model").issue_s.sum()
+    )
     for mode in ("none", "graph"):
         own = host(trace, mode)
         assert launched_one_by_one(trace, own) is own

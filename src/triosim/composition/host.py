@@ -31,6 +31,10 @@ from triosim.operators.experts import expert_sizes
 from triosim.schedule.program import HOST, Op, Program
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, Trace
+from triosim.transform.quantization import GATHERED_FIRST, MAXIMUM, QUANTIZE
+
+CASTS = (QUANTIZE, MAXIMUM, *GATHERED_FIRST)
+"""Operators that cast to fewer bits, or look for what their scale depends on."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +225,7 @@ def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
     return np.array([found[key] for key in keys], np.float64)
 
 
-CASTS = ("quantize", "compute_amax")
-"""Names of what casts to fewer bits."""
-
-
-def launched_one_by_one(trace: Trace, cost: HostCosts) -> HostCosts:
+def launched_one_by_one(trace: Trace, cost: HostCosts, casts: bool = True) -> HostCosts:
     """The costs where each expert's product is a kernel of its own, and so is each cast of the rows that it multiplies.
 
     A compiled loop launches them: all but the first cost what a launch from compiled code does.  Weights are cast once
@@ -234,27 +234,27 @@ def launched_one_by_one(trace: Trace, cost: HostCosts) -> HostCosts:
     Args:
         trace: one rank's step.
         cost: where one kernel multiplies for all experts.
+        casts: whether rows are cast apart for each expert too.
     """
-    if cost.mode in ("none", "recorded", "graph"):
+    operators = trace.operators
+    products = np.flatnonzero(by_name(operators.name, lambda name: kind(name) == "experts").astype(bool))
+    products = products[~operators.view[products]]
+    if cost.mode in ("none", "recorded", "graph") or not len(products):
         return cost
-    operators, writers, calls = trace.operators, trace.writers(), calls_of(trace)
-    lasting = set(trace.values.storage[trace.weights()].tolist())
-    casts: dict[int, list[int]] = {}  # what is cast or searched for its largest element -> operators that do it
-    for row, name in enumerate(operators.name):
-        if canonical(name)[0] in CASTS:
-            read = int(operators.inputs[row][0])
-            if int(trace.values.storage[read]) not in lasting:
-                casts.setdefault(read, []).append(row)
-    of_casts = {row for rows in casts.values() for row in rows}
-    more = np.zeros(len(trace))
-    for row in range(len(trace)):
-        own = calls[row].kind == "experts" and not operators.view[row]
-        known = expert_sizes(calls[row]) if own else None
-        if known is None:
-            continue
-        before = of_casts.intersection(writers[row])
-        for at in (row, *(other for cast in before for other in casts[int(operators.inputs[cast][0])])):
-            more[at] = max(round(known.experts) - 1, 0)
+    apart: dict[int, list[int]] = {}  # value that is cast -> operators that cast it, or find its largest element
+    if casts:
+        weights = trace.values.storage[trace.weights()]
+        for row in np.flatnonzero(by_name(operators.name, lambda name: name in CASTS)).tolist():
+            value = int(operators.inputs[row][0])
+            if not np.isin(trace.values.storage[value], weights):
+                apart.setdefault(value, []).append(row)
+    more, writers, calls = np.zeros(len(trace)), trace.writers(), calls_of(trace)
+    read = {row: value for value, rows in apart.items() for row in rows}
+    for product in products.tolist():
+        known = expert_sizes(calls[product])
+        if known is not None:
+            cast = [other for row in writers[product] if row in read for other in apart[read[row]]]
+            more[[product, *cast]] = max(round(known.experts) - 1, 0)
     return replace(cost, issue_s=cost.issue_s + more * issue_seconds("compiled"))
 
 

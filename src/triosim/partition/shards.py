@@ -23,8 +23,9 @@ from triosim.partition.replication import Replication
 from triosim.partition.step import Step
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import count_work
+from triosim.trace.ownership import owners, updates_of_one
 from triosim.trace.repeated import ROOM
-from triosim.trace.tables import ITEM_BYTES, NONE, Category, Phase, Trace, Values
+from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace, Values
 
 
 def sharded(step: Step, mesh: Mesh, placed: Replication, stages: int = 0) -> Step:
@@ -105,14 +106,7 @@ def dealt(trace: Trace, cut: _ShardedValues, shards: int, stages: int) -> tuple[
         The step, in which what other ranks run is not; how its values are cut; and what is to be told.
     """
     operators, values = trace.operators, trace.values
-    owner = _owners(values)
-    update = np.flatnonzero((operators.phase == Phase.OPTIMIZER) & ~operators.view).tolist()
-    reads, writes = operators.inputs.lists(), operators.outputs.lists()
-    alone: dict[int, int] = {}  # row -> the one parameter that it is of
-    for row in update:
-        of = {int(owner[value]) for value in (*reads[row], *writes[row])} - {NONE}
-        if len(of) == 1:
-            alone[row] = of.pop()
+    owner, alone = owners(values), updates_of_one(trace)
     whole = set(alone.values())
     order = [int(value) for value in trace.weights() if int(values.storage[value]) in whole]
     elements = values.elements()
@@ -132,16 +126,6 @@ def dealt(trace: Trace, cut: _ShardedValues, shards: int, stages: int) -> tuple[
         f"ZeroRedundancyOptimizer deals them: at most {len(mine):,} on one; their gradients are all-reduced"
     )
     return replace(trace, operators=replace(operators, view=view)), _ShardedValues(parts, cut.dim), told
-
-
-def _owners(values: Values) -> NDArray[np.int64]:
-    """Storage of the parameter that each value belongs to, -1 for none, shape ``(values,)``."""
-    own = np.where(values.of >= 0, values.storage[np.maximum(values.of, 0)], NONE).astype(np.int64)
-    weights = values.category == Category.WEIGHT
-    own[weights] = values.storage[weights]
-    of_storage = np.full(int(values.storage.max(initial=-1)) + 1, NONE, np.int64)
-    of_storage[values.storage[own >= 0]] = own[own >= 0]
-    return of_storage[values.storage]
 
 
 def _fullest(weights: list[int], elements: NDArray[np.int64], shards: int) -> list[int]:

@@ -139,7 +139,8 @@ class PricedJob:
         else:
             launching = self.residual.host(trace, alone)
         if self.named and stack.experts == ONE_BY_ONE:
-            launching = launched_one_by_one(trace, launching)
+            # Transformer Engine casts for all experts at once where scales are those of earlier iterations
+            launching = launched_one_by_one(trace, launching, casts=plan.quantize != "fp8-delayed")
         if self.named and stack.blocking_launches and launching.mode != "none":
             launching = replace(launching, blocking=True)
         if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):

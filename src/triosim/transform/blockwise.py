@@ -11,16 +11,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import PlanError
 from triosim.trace.calls import count_work
+from triosim.trace.ownership import updates_of_one
 from triosim.trace.repeated import ROOM
-from triosim.trace.tables import NONE, Category, Phase, Trace
+from triosim.trace.tables import NONE, Category, Trace
 from triosim.transform.optimizing import OPTIMIZERS, OptimizerRule, Shape, append, found_in, gradients_of, optimizer
 
 
@@ -37,7 +36,10 @@ def updated_in_parts(trace: Trace, text: str, cut: frozenset[int]) -> Trace:
     Raises:
         PlanError: the step's own optimizer is none of :data:`~triosim.transform.optimizing.OPTIMIZERS`.
     """
-    rows = _rows_of_one(trace)
+    parameter = {int(trace.values.storage[weight]): int(weight) for weight in trace.weights()}
+    rows: dict[int, list[int]] = {}
+    for row, storage in updates_of_one(trace).items():
+        rows.setdefault(parameter.get(storage, NONE), []).append(row)
     gradient = dict(gradients_of(trace))
     masters = found_in(trace).masters
     rules = [optimizer(name) for name in ([text] if text else OPTIMIZERS.names())]
@@ -53,24 +55,6 @@ def updated_in_parts(trace: Trace, text: str, cut: frozenset[int]) -> Trace:
     values = trace.values
     own = [shapes.get(value, shape) for value, shape in enumerate(values.shape.lists())]
     return count_work(replace(trace, values=replace(values, shape=Ragged.of(own))))
-
-
-def _rows_of_one(trace: Trace) -> dict[int, list[int]]:
-    """Operators of the optimizer that work on one parameter and no other, by that parameter."""
-    operators, values = trace.operators, trace.values
-    parameter = {int(values.storage[weight]): int(weight) for weight in trace.weights()}
-    owner: dict[int, int] = dict(parameter)  # by storage
-    for value in np.flatnonzero(values.of >= 0).tolist():
-        of = parameter.get(int(values.storage[values.of[value]]))
-        if of is not None:
-            owner.setdefault(int(values.storage[value]), of)
-    reads, writes, storage = operators.inputs.lists(), operators.outputs.lists(), values.storage.tolist()
-    rows: dict[int, list[int]] = {}
-    for row in np.flatnonzero((operators.phase == Phase.OPTIMIZER) & ~operators.view).tolist():
-        of_row = {owner.get(storage[value], NONE) for value in (*reads[row], *writes[row])} - {NONE}
-        if len(of_row) == 1:
-            rows.setdefault(of_row.pop(), []).append(row)
-    return rows
 
 
 def _shapes(
