@@ -7,9 +7,9 @@ and 01b2977 (Qwen); what an older one says (0132842 of DeepSeek) is told by rele
 
 What all have in common is in ``src/megatron/bridge/perf_recipes`` there: ``_benchmark_common`` (``_common.py``, commit
 007282e) sets ``grad_reduce_in_fp32`` to False, so that main gradients have 16 bits; recipes of Llama 70B and 405B
-(``recipes/llama/llama3.py``, commit 0d5f555) set ``tp_comm_overlap``, which those in NVFP4 take back, for its gathered parameters do
-not go with it (``llama/{gb200,gb300}/llama31.py``, commits 2db355b and 3564acf); Kimi K2 is trained by Muon
-(``recipes/kimi/kimi_k2.py``, commit ab72e27).
+(``recipes/llama/llama3.py``, commit 0d5f555) set ``tp_comm_overlap``, which those in NVFP4 take back, for its gathered
+parameters do not go with it (``llama/{gb200,gb300}/llama31.py``, commits 2db355b and 3564acf); Kimi K2 is trained by
+Muon (``recipes/kimi/kimi_k2.py``, commit ab72e27).
 """
 
 from __future__ import annotations
