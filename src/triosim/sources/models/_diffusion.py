@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import math
 
+from triosim.core.errors import InputError
+from triosim.sources.models._family import PIXELS
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Shape, Tensor
 from triosim.trace.tables import Category
+
+
+def check_positions(size: int | None, sample_size: int) -> None:
+    """Refuse images of another size than a model has positions for.
+
+    Args:
+        size: of the images, pixels; None for the model's own.
+        sample_size: of the model, in latents.
+
+    Raises:
+        InputError: it has none for them.
+    """
+    if size not in (None, PIXELS * sample_size):
+        raise InputError(
+            f"the model has positions for images of {PIXELS * sample_size} pixels, not {size}: leave the size out, or "
+            f"give sample_size = {(size or 0) // PIXELS} in its configuration"
+        )
 
 
 def times(net: Net, batch: int) -> Tensor:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError
 from triosim.core.registry import registered
-from triosim.sources.models._diffusion import embedded, modulated, sinusoids, times, times_each
-from triosim.sources.models._family import PIXELS, Noise, divides
+from triosim.sources.models._diffusion import check_positions, embedded, modulated, sinusoids, times, times_each
+from triosim.sources.models._family import Noise, divides
 from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Dim, Tensor
@@ -60,11 +59,7 @@ class DiffusersDiT(Noise):
         return divides(self, "patch_size", "sample_size") or ("out_channels are fewer than in_channels" if few else "")
 
     def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
-        if size not in (None, PIXELS * self.sample_size):
-            raise InputError(
-                f"the model has positions for images of {PIXELS * self.sample_size} pixels, not {size}: leave the size "
-                f"out, or give sample_size = {(size or 0) // PIXELS} in its configuration"
-            )
+        check_positions(size, self.sample_size)
         return super().inputs(net, batch, None)
 
     def weights(self) -> Weights:
