@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar, cast
+from weakref import ref
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,15 +86,52 @@ def kept(
     return decorate
 
 
+class _Parts:
+    """What a key consists of, hashed once: keys of plans and traces have hundreds of parts and are looked up often."""
+
+    __slots__ = ("code", "parts")
+
+    def __init__(self, parts: tuple[Hashable, ...]) -> None:
+        self.parts, self.code = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self.code
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Parts) and self.code == other.code and self.parts == other.parts)
+
+
+_KEYS: dict[int, tuple[ref[object], _Parts]] = {}
+"""Keys of frozen dataclasses by their address, for as long as they live: their fields are never others."""
+
+
 def _key(value: object) -> Hashable:
+    known = _KEYS.get(id(value))
+    if known is not None and known[0]() is value:
+        return known[1]
     if isinstance(value, Mapping):
         return ("mapping", *sorted((name, _key(item)) for name, item in value.items()))
     if is_dataclass(value) and not isinstance(value, type):
         # Columns are many and long: a table is the same where all of its columns are the same objects.
-        return (type(value), *[_part(getattr(value, name)) for name in _names(type(value))])
+        parts = _Parts((type(value), *[_part(getattr(value, name)) for name in _names(type(value))]))
+        if type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            _remember(value, parts)
+        return parts
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
     return (type(value), value) if isinstance(value, Hashable) else IdentityKey(value)  # 1, 1.0 and True are different
+
+
+def _remember(value: object, parts: _Parts) -> None:
+    at = id(value)
+
+    def forget(gone: ref[object]) -> None:  # unless another has come to its address since
+        known = _KEYS.get(at)
+        if known is not None and known[0] is gone:
+            _KEYS.pop(at, None)
+
+    with suppress(TypeError):  # a class with slots, of which nobody can say when its object is gone
+        _KEYS[at] = ref(value, forget), parts
 
 
 @cache

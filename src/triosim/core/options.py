@@ -18,9 +18,10 @@ what reads as a number is one.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -79,12 +80,16 @@ class Option:
     required: bool
 
 
-def options_of(part: Any) -> dict[str, Option] | None:
+def options_of(part: Any) -> Mapping[str, Option] | None:
     """The options of a part by name, None where it takes any (``**options``).
 
     Args:
         part: its class, or a function that makes it.
     """
+    return _options_of(part) if isinstance(part, Hashable) else _find_options(part)
+
+
+def _find_options(part: Any) -> Mapping[str, Option] | None:
     if isinstance(part, type) and part.__init__ is object.__init__ and part.__new__ is object.__new__:  # type: ignore[misc, comparison-overlap]
         return {}
     try:
@@ -100,6 +105,10 @@ def options_of(part: Any) -> dict[str, Option] | None:
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and (own is None or p.name in own)
     }
+
+
+_options_of = functools.lru_cache(maxsize=1024)(_find_options)
+"""Asked for every plan of a sweep, and the answer of a class does not change."""
 
 
 def configured(part: Callable[..., P], options: Mapping[str, Any], what: str) -> P:

@@ -26,6 +26,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
@@ -82,25 +83,27 @@ def _half(device: Accelerator) -> str:
     return "bfloat16" if "bfloat16" in device.peak_flops else "float16"
 
 
-def slowdown(device: Accelerator, dtype: str, rate: float, burst: float = 1.0, part: float = 1.0) -> float:
-    """How much longer than in a burst something takes that multiplies for minutes, 1 or more.
+def slowdown(
+    device: Accelerator, dtype: str, rate: NDArray[np.float64] | float, burst: float = 1.0, part: float = 1.0
+) -> NDArray[np.float64]:
+    """How much longer than in a burst operators take that multiply for minutes, 1 or more each.
 
     Args:
         device: with its TDP and peaks.
         dtype: what is multiplied.
-        rate: FLOP/s at the full clock.
+        rate: FLOP/s of each at the full clock, any shape.
         burst: clock over the full one at which it runs in a burst.
         part: joules of its FLOP over those of a product.
     """
     static, chip = power.static_w(device), gemm.silicon(device, dtype)
-    if static is None or device.tdp_w is None or not rate > 0 or gemm.halved(chip, gemm.REFERENCE_WIDTH[chip.unit]):
-        return 1.0
+    if static is None or device.tdp_w is None or gemm.halved(chip, gemm.REFERENCE_WIDTH[chip.unit]):
+        return np.ones_like(rate)
     c, law = load(), power.constants()
     joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth
     watts = part * joule * rate * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing
     room = law.limit * device.tdp_w - static
-    clock = float(law.clock(np.array(room / watts)))
-    return max(burst / clock, 1.0)
+    clock = law.clock(room / np.where(watts > 0, watts, np.inf))
+    return np.where(watts > 0, np.maximum(burst / clock, 1.0), 1.0)
 
 
 def burst_clock(device: Accelerator, dtype: str) -> float:
@@ -136,7 +139,7 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
             burst, part = (full, 1.0) if group in _PRODUCTS else (1.0, load().attention)
             rates = np.round(flop[rows] / seconds[rows] / burst, -9)
             found, back = np.unique(rates, return_inverse=True)
-            slow = np.array([slowdown(device, how.dtype, float(rate), burst, part) for rate in found])
+            slow = slowdown(device, how.dtype, found, burst, part)
             seconds[rows] *= slow[back.ravel()]
     return replace(times, seconds=seconds)
 
@@ -154,4 +157,5 @@ def most(device: Accelerator, dtype: str) -> float:
         return peak
     reached = gemm.most(device, how.dtype)
     full = burst_clock(device, how.dtype)
-    return min(max(reached / slowdown(device, how.dtype, reached / full, full), reached / 2**0.25), peak)
+    slow = float(slowdown(device, how.dtype, np.array(reached / full), full))
+    return min(max(reached / slow, reached / 2**0.25), peak)

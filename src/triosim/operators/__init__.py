@@ -7,7 +7,10 @@ point in the group ``triosim.operators``, under the kind's name, that ends in on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
+from typing import TypeVar
 
 from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import (
@@ -113,6 +116,24 @@ __all__ = [
 ]  # fmt: skip
 
 
+_R = TypeVar("_R")
+
+
+def _once(rule: Callable[[Call], _R]) -> Callable[[Call], _R]:
+    """A rule that is asked once for each call: traces of one model share most of their calls."""
+    name = f"_{rule.__name__}"
+
+    @wraps(rule)
+    def asked(call: Call) -> _R:
+        known = call.__dict__
+        if name not in known:
+            known[name] = rule(call)
+        found: _R = known[name]
+        return found
+
+    return asked
+
+
 def problem(call: Call) -> str:
     """Why nothing can be said of the call's work (a missing argument, a wrong number of dimensions), ``""`` if it can.
 
@@ -121,6 +142,7 @@ def problem(call: Call) -> str:
     return kind_named(call.kind).problem(call)
 
 
+@_once
 def dims(call: Call) -> Dims:
     """Labels of the dimensions of the call's tensors, as in an einsum."""
     kind = kind_named(call.kind)
@@ -145,6 +167,7 @@ def results(call: Call) -> tuple[CallResult, ...] | None:
     return None if found is None or any(min(r.shape, default=0) < 0 for r in found) else found
 
 
+@_once
 def flop(call: Call) -> float:
     """Floating-point operations of a call (a multiply-add counts two), NaN for kinds without such a count."""
     kind = kind_named(call.kind)
@@ -157,17 +180,20 @@ def repeated(call: Call) -> float:
     return 0.0 if kind.problem(call) else kind.repeated(call)
 
 
+@_once
 def bytes_of(call: Call) -> float:
     """Bytes that a call reads and writes, each value once; views move nothing."""
     return 0.0 if call.view else kind_named(call.kind).bytes(call)
 
 
+@_once
 def work(call: Call) -> Work | None:
     """What a call multiplies, None for a kind that only moves bytes and where shapes do not tell."""
     kind = kind_named(call.kind)
     return None if kind.problem(call) else kind.work(call)
 
 
+@_once
 def traffic(call: Call) -> MovedBytes:
     """What the kernels of a call move."""
     kind = kind_named(call.kind)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from triosim.core.dataclass import dataclass
 from triosim.operators import NO_LABEL, Call, Dims
@@ -58,9 +59,6 @@ class Facts:
         values, operators = trace.values, trace.operators
         self.shapes: list[Shape] = [tuple(s) for s in values.shape.lists()]
         self.storage: list[int] = values.storage.tolist()
-        self.on_storage: dict[int, list[int]] = {}
-        for value, storage in enumerate(self.storage):
-            self.on_storage.setdefault(storage, []).append(value)
         self.category: list[int] = values.category.tolist()
         self.of: list[int] = values.of.tolist()
         self.calls = calls_of(trace)
@@ -70,17 +68,27 @@ class Facts:
         self.parameter_of: dict[int, tuple[int, tuple[int, ...]]] = {}
         """Value that is a parameter, a cast or a transpose of one -> (parameter, its dimension at each of mine)."""
         self._find_parameters()
-        self.made_of: dict[int, list[int]] = {}
+
+    @cached_property
+    def on_storage(self) -> dict[int, list[int]]:
+        """Storage -> the values on it."""
+        return _inverse(enumerate(self.storage))
+
+    @cached_property
+    def made_of(self) -> dict[int, list[int]]:
         """Parameter -> the values that are it, a cast or a transpose of it."""
-        for value, (parameter, _) in self.parameter_of.items():
-            self.made_of.setdefault(parameter, []).append(value)
-        self.layers = [
-            layer
-            for row in range(len(self.inputs))
-            if self.phase[row] == Phase.FORWARD and (layer := self._layer(row, self.calls[row]))
-        ]
-        self.layer_of = self._layers_of_rows()
+        return _inverse((value, parameter) for value, (parameter, _) in self.parameter_of.items())
+
+    @cached_property
+    def layers(self) -> list[WeightUse]:
+        """The forward operators that read a weight each."""
+        forward = (row for row, phase in enumerate(self.phase) if phase == Phase.FORWARD)
+        return [layer for row in forward if (layer := self._layer(row, self.calls[row]))]
+
+    @cached_property
+    def layer_of(self) -> dict[int, WeightUse]:
         """Row -> the layer that it runs, runs again or differentiates."""
+        return self._layers_of_rows()
 
     def home(self, value: int) -> int:
         """The storage that a value is on, or that of what it is a copy of."""
@@ -188,6 +196,14 @@ class Facts:
         path = self.trace.modules.path[module] if module >= 0 else self.trace.values.name[parameter].rpartition(".")[0]
         in_dim = dims[inner[0]] if inner else NO_LABEL
         return WeightUse(row, parameter, dims[out[-1]], in_dim, source, path, call.kind == "embedding")
+
+
+def _inverse(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """The first of pairs by the second."""
+    found: dict[int, list[int]] = {}
+    for one, other in pairs:
+        found.setdefault(other, []).append(one)
+    return found
 
 
 def _matching_dims(shape: Shape, parameter: Shape) -> tuple[int, ...] | None:

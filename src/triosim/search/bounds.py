@@ -62,6 +62,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,15 +122,20 @@ class _Shape:
     Args:
         made: the job, on one stage.
         of: what its workload is a short one of, None where it is whole.
-
-    Raises:
-        NotRepeating: blocks are not alike.
     """
 
     def __init__(self, made: StagedJob, of: RepeatedTrace | None) -> None:
-        self.made, recurrence = made, PassRecurrence(made, isolated_transfer_s(made))
-        self.least = pass_bound(made, recurrence, of)
-        self.pipelines = PipelineBlocks(made, recurrence, of)
+        self.made, self._of, self._recurrence = made, of, PassRecurrence(made, isolated_transfer_s(made))
+        self.least = pass_bound(made, self._recurrence, of)
+
+    @cached_property
+    def pipelines(self) -> PipelineBlocks:
+        """What its pipelines are cut from.
+
+        Raises:
+            NotRepeating: blocks are not alike.
+        """
+        return PipelineBlocks(self.made, self._recurrence, self._of)
 
 
 class PlanBounds:
@@ -280,7 +286,7 @@ class PlanBounds:
         asked = candidate.asked
         try:
             m = int(asked["micro_batches"])
-            found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, _scatters(asked)).pipelines
+            found = self._pipelines(asked, MANY if m > 1 else 1)
             seconds = found.made.mean_seconds(m)
             sends = self._seconds_per_byte(asked)
             cuts = found.cuts(seconds, candidate.parts, float(sends[0]), str(self._base.cuts))
@@ -291,6 +297,13 @@ class PlanBounds:
             )
         except InputError as error:
             return str(error)
+
+    def _pipelines(self, asked: Mapping[str, Any], micro_batches: int) -> PipelineBlocks:
+        size, scatters = self._size(asked), _scatters(asked)
+        try:
+            return self._arranged(asked, size, micro_batches, scatters).pipelines
+        except NotRepeating:
+            return self._arranged(asked, size, micro_batches, scatters, short=False).pipelines
 
     def _exchange(self, asked: Mapping[str, Any]) -> ExchangeBound:
         """What replicas exchange at the end of an iteration, as far as it is known."""
@@ -344,21 +357,22 @@ class PlanBounds:
             return str(error)
 
     def _arranged(
-        self, asked: Mapping[str, Any], size: int, micro_batches: int = MANY, scatters: bool = False
+        self, asked: Mapping[str, Any], size: int, micro_batches: int = MANY, scatters: bool = False, short: bool = True
     ) -> _Shape:
-        """A shape on one stage, of few blocks where they repeat; kept for what is asked of it next.
+        """A shape on one stage, kept for what is asked of it next.
 
         Args:
             asked: fields of a plan.
             size: samples of a micro-batch.
             micro_batches: of a replica; gradients of a single one are added to nothing.
             scatters: whether gradients are scattered in each of them.
+            short: whether it is of few blocks, where they repeat.
 
         Raises:
             InputError: there is none.
         """
         scatters |= self._key(asked, size)[-1]
-        key = (*self._key(asked, size), micro_batches, scatters)
+        key = (*self._key(asked, size), micro_batches, scatters, short)
         if key in self._recent:
             self._recent.move_to_end(key)
             return self._recent[key]
@@ -370,7 +384,7 @@ class PlanBounds:
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
         plan, fidelity = with_fields(self._base, self.fidelity, {**fields, **whole})
         found = None
-        if self.repeats is not None:
+        if self.repeats is not None and short:
             with suppress(NotRepeating):
                 found = _Shape(arrange(self.repeats.short, self.system, plan, fidelity), self.repeats)
         self._recent[key] = found or _Shape(arrange(self.workload, self.system, plan, fidelity), None)

@@ -18,7 +18,9 @@ at its end as it was at its begin, and never less than where nothing is under wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +94,20 @@ class RepeatedBlock:
     more: int
 
 
+class _CallsAt(NamedTuple):
+    """Collectives around an operator, by number.
+
+    Attributes:
+        issued: those that are issued right before it.
+        needed: those that it needs.
+        follow: those that are issued after it.
+    """
+
+    issued: Sequence[int]
+    needed: tuple[int, ...]
+    follow: tuple[int, ...]
+
+
 class PassRecurrence:
     """The operators of a step and its collectives.
 
@@ -103,8 +119,16 @@ class PassRecurrence:
     def __init__(self, made: StagedJob, alone_s: list[float]) -> None:
         trace = made.step.trace
         job = facts(made)
-        self.alone_s, self._once = alone_s, job.once
-        self._after, self._before, self._needed = job.issued_after, job.issued_before, job.needed_before
+        once = job.once
+        self._alone_s = alone_s
+        self._calls = {
+            row: _CallsAt(
+                job.issued_before.get(row, ()),
+                tuple(number for number in job.needed_before.get(row, ()) if number not in once),
+                tuple(number for number in job.issued_after.get(row, ()) if number not in once),
+            )
+            for row in np.flatnonzero(job.around).tolist()
+        }
         self._around = job.around
         self._operates = ~trace.operators.view
         transfers = made.step.transfers
@@ -129,32 +153,33 @@ class PassRecurrence:
                 gathered where it is read.  All if None.
             slowdown: of what computes beside a collective, the device's if None.
         """
-        alone, once, done = self.alone_s, self._once, at.done
+        alone, calls, done = self._alone_s, self._calls, at.done
         slowdown = self.slowdown if slowdown is None else slowdown
-        places = np.flatnonzero(self._around[rows])
+        places = self._around[rows].nonzero()[0]
         own = np.where(self._operates[rows], seconds[rows], 0.0)
         gaps = np.where(own > 0, self.gap_s, 0.0)
-        ends = np.concatenate([[0.0], np.cumsum(own + gaps)])
+        ends = np.zeros(len(rows) + 1)
+        (own + gaps).cumsum(out=ends[1:])
         clock, busy, hidden, before = at.clock, at.busy, at.hidden, 0.0
         spans = zip(rows[places].tolist(), ends[places].tolist(), ends[places + 1].tolist(), strict=True)
         for row, begin, end in spans:
             clock = _ran(clock, begin - before, busy, slowdown)
-            for number in self._before.get(row, ()):
+            issued, needed, follow = calls[row]
+            for number in issued:
                 busy = done[number] = max(busy, clock) + alone[number]
                 at.calls += alone[number]
-            for number in self._needed.get(row, ()):
-                if number not in once:
-                    if inside is not None and self._made[number] >= 0 and not inside[self._made[number]]:
-                        busy = done[number] = max(busy, clock) + alone[number]
-                        at.calls += alone[number]
-                    came = done.pop(number, 0.0)
-                    if came > clock:
-                        at.exposed += came - clock
-                        clock = came
+            for number in needed:
+                if inside is not None and self._made[number] >= 0 and not inside[self._made[number]]:
+                    busy = done[number] = max(busy, clock) + alone[number]
+                    at.calls += alone[number]
+                came = done.pop(number, 0.0)
+                if came > clock:
+                    at.exposed += came - clock
+                    clock = came
             clock = _ran(clock, end - begin, busy, slowdown)
             before = end
-            for number in self._after.get(row, ()):
-                if number not in once and not (inside is not None and self._elsewhere(number, inside)):
+            for number in follow:
+                if inside is None or not self._elsewhere(number, inside):
                     busy = done[number] = max(busy, clock) + alone[number]
                     at.calls += alone[number]
             hidden = max(hidden, busy - clock)

@@ -7,6 +7,7 @@ call where name, arguments, roles, shapes and element types are equal and the sa
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,15 +37,15 @@ class Calls:
     Attributes:
         row: for each operator the number of its call, shape ``(operators,)``.
         first: for each call its first operator, shape ``(calls,)``.
+        prints: for each call the number that tells it from all others, of whatever trace, ascending, ``(calls,)``.
     """
 
     def __init__(self, trace: Trace) -> None:
-        _, self.first, self.row = np.unique(_fingerprints(trace), return_index=True, return_inverse=True)
+        self.prints, self.first, self.row = np.unique(_fingerprints(trace), return_index=True, return_inverse=True)
         self.row = self.row.ravel()
-        self.unique: list[Call] = [call_of(trace.operators, trace.values, row) for row in self.first.tolist()]
+        self.unique: list[Call] = _known_calls(trace, self.prints, self.first)
         """The calls by number."""
         self._of_row: list[int] = self.row.tolist()
-        self._dims: list[Dims | None] = [None] * len(self.unique)
 
     def __len__(self) -> int:
         return len(self._of_row)
@@ -53,12 +54,8 @@ class Calls:
         return self.unique[self._of_row[row]]
 
     def dims(self, row: int) -> Dims:
-        """Dimensions of an operator's call, found once."""
-        number = self._of_row[row]
-        found = self._dims[number]
-        if found is None:
-            found = self._dims[number] = rules.dims(self.unique[number])
-        return found
+        """Dimensions of an operator's call."""
+        return rules.dims(self[row])
 
     def column(self, what: Callable[[Call], float]) -> NDArray[np.float64]:
         """``what`` of every operator's call."""
@@ -129,6 +126,25 @@ def unique_calls(trace: Trace, *others: NDArray[Any]) -> tuple[Trace, NDArray[np
     return only(trace, first), row.ravel()
 
 
+_CALLS: dict[int, Call] = {}
+"""Calls that traces had, by their fingerprints: the steps of a sweep have most of their calls in common."""
+KNOWN = 16384
+"""Most of them that are kept."""
+
+
+def _known_calls(trace: Trace, prints: NDArray[np.uint64], first: NDArray[np.int64]) -> list[Call]:
+    """The calls with these fingerprints, which these operators of a trace are."""
+    if len(_CALLS) > KNOWN:
+        _CALLS.clear()
+    found = []
+    for number, row in zip(prints.tolist(), first.tolist(), strict=True):
+        call = _CALLS.get(number)
+        if call is None:
+            call = _CALLS[number] = call_of(trace.operators, trace.values, row)
+        found.append(call)
+    return found
+
+
 def call_of(operators: Operators, values: Values, row: int) -> Call:
     """The call of one operator."""
     name = operators.name[row]
@@ -186,7 +202,7 @@ def _fingerprints(trace: Trace) -> NDArray[np.uint64]:
     operators, values = trace.operators, trace.values
     value = _rows(values.shape, mixed(values.shape.values.astype(np.uint64)))
     value = mixed(value ^ values.dtype.astype(np.uint64) * _ODD)
-    reads = value[operators.inputs.values] + mixed(operators.roles.values.astype(np.uint64) + np.uint64(1))
+    reads = value[operators.inputs.values] + _codes(operators.role_names)[operators.roles.values]
     writes = value[operators.outputs.values]
     for table, prints in ((operators.inputs, reads), (operators.outputs, writes)):
         prints[_again(table)] ^= _SECOND
@@ -204,9 +220,14 @@ def _again(table: Ragged) -> NDArray[np.int64]:
     return again
 
 
-def _codes(names: tuple[str, ...]) -> NDArray[np.uint64]:
-    found = {name: code for code, name in enumerate(dict.fromkeys(names))}
-    return np.fromiter(map(found.__getitem__, names), np.uint64, len(names))
+def _codes(texts: tuple[str, ...]) -> NDArray[np.uint64]:
+    return np.fromiter(map(_code, texts), np.uint64, len(texts))
+
+
+@functools.lru_cache(maxsize=65536)
+def _code(text: str) -> int:
+    """A number that tells a text from others, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
