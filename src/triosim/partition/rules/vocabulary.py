@@ -1,7 +1,7 @@
 """Embedding table by rows, output layer by columns, the loss on the parts (Shoeybi et al. 2019, section 3).
 
-Without a loss, in inference, the parts of the logits are gathered: Megatron-LM's output layer with ``gather_output``, and
-``colwise_rep`` in the tensor-parallel plans of Hugging Face's Transformers.
+Without a loss, in inference, the parts of the logits are gathered: Megatron-LM's output layer with
+``gather_output``, and ``colwise_rep`` in the tensor-parallel plans of Hugging Face's Transformers.
 """
 
 from __future__ import annotations
