@@ -10,6 +10,7 @@ import pytest
 import triosim
 from tests.command import run
 from triosim import Plan
+from triosim.core.units import format_bytes
 from triosim.prediction.comparison import PARTS, compare
 from triosim.report.comparison import bars
 
@@ -146,3 +147,25 @@ def test_different_batches_are_compared_by_the_sample() -> None:
 def test_what_cannot_be_compared_is_a_sentence(words: tuple[str, ...], says: str) -> None:
     done = run("train", *JOB, *words, code=2)
     assert says in done.stderr
+
+
+def test_one_plan_needs_one_memory_wherever_it_is_shown(tmp_path: Path) -> None:
+    """What ``train`` says that it needs, beside the device's context, is what a comparison and a sweep show."""
+    options = ("llama-3.2-1b", "--seq-len", "256", "--system", "dgx-a100", "--nodes", "1", "--batch-size", "1")
+    result = tmp_path / "a.json"
+    said = run("train", *options, "--tp", "2", "--json", result).stdout
+    memory = json.loads(result.read_text())["memory"]
+    needed = format_bytes(memory["reserved_bytes"] + memory["context_bytes"])
+    assert f"{needed} of " in said
+    assert needed in run("train", *options, "--sweep", "tp=2").stdout
+    assert needed in run("compare", result, result).stdout
+
+
+def test_where_many_chunks_begin_is_cut_short(tmp_path: Path) -> None:
+    many = _file(tmp_path / "a.json", pp=2, micro_batches=2, batch_size=2)
+    document = json.loads(many.read_text())
+    document["plan"]["stages"] = [f"model.layers.{n}" for n in range(40)]
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    said = " ".join(run("compare", many, tmp_path / "b.json").stdout.split())
+    assert "model.layers.39 (40)" in said
+    assert "model.layers.4" not in said

@@ -56,15 +56,29 @@ def test_writing_beside_training_stops_it_for_less() -> None:
     assert beside.total_s < direct.total_s
 
 
-@pytest.mark.parametrize("zero", [0, 1, 3])
-def test_a_checkpoint_has_every_parameter_and_state_once(zero: int) -> None:
+@pytest.mark.parametrize(
+    "plan",
+    [
+        triosim.Plan(tp=2), triosim.Plan(tp=2, zero=1), triosim.Plan(tp=2, zero=3),
+        triosim.Plan(tp=2, parallelism=("context",), parallelism_options={"cp": "2"}),
+        triosim.Plan(tp=2, offload=("optimizer",)),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_has_every_parameter_and_state_once(plan: triosim.Plan) -> None:
     trace = triosim.model("llama-3.2-1b", sequence_length=128)
-    result = triosim.simulate(trace, triosim.system("dgx-a100"), triosim.Plan(tp=2, zero=zero))
+    result = triosim.simulate(trace, triosim.system("dgx-a100"), plan)
     found = iteration_of(result.to_dict())
-    assert found.state_bytes == pytest.approx(1_235_814_400 * (2 + 12), rel=0.02)
+    assert found.state_bytes == 1_235_814_400 * (2 + 12)
     assert found.devices == 8
-    assert found.tokens == 4 * 128
+    assert found.tokens == 128 * (2 if plan.parallelism else 4)
     assert (found.low, found.high) == result.interval_s
+
+
+def test_a_checkpoint_has_the_experts_of_all_ranks() -> None:
+    trace = triosim.model("mixtral-8x7b", sequence_length=128, configuration={"num_hidden_layers": 2})
+    plan = triosim.Plan(zero=1, parallelism=("experts",), parallelism_options={"ep": "4"})
+    result = triosim.simulate(trace, triosim.system("dgx-h100"), plan)
+    assert iteration_of(result.to_dict()).state_bytes == result.workload.parameters * (2 + 12)
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:

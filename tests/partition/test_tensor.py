@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import triosim
-from tests.partition.divided import divided
+from tests.partition.divided import divided, mesh_of
 from tests.traces import chain
-from triosim import PlanError
+from triosim import Plan, PlanError
 from triosim.operators import kind
+from triosim.partition.partition import partition
+from triosim.partition.resolve import rules_of
 from triosim.schedule.program import COLLECTIVES
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, check
@@ -60,6 +62,19 @@ def test_along_the_vocabulary_the_loss_is_computed_on_the_parts() -> None:
         ("forward", "all_reduce", rows): 3,  # maximum, sum of exponentials, score of the target
         ("backward", "all_reduce", activation): 2 * 2 + 1,  # and the output layer
     }
+
+
+@pytest.mark.parametrize("more", [(), ("sequence",)])
+def test_without_a_loss_the_parts_of_the_logits_are_gathered(more: tuple[str, ...]) -> None:
+    """A rank multiplies by its part of the output layer, as with colwise_rep of Transformers' plans."""
+    trace = triosim.model(
+        "llama-3-8b", batch_size=2, sequence_length=128, training=False, configuration={"num_hidden_layers": 2}
+    )
+    step = partition(trace, mesh_of(tp=8), rules_of(Plan(tp=8, parallelism=more), True))
+    weights, logits = trace.weights(), 2 * 128 * 128_256 * 2
+    assert _exchanged(step)["forward", "all_gather", logits] == 1
+    head = next(w for w in weights if trace.values.name[w] == "lm_head.weight")
+    assert step.trace.values.elements()[head] * 8 == trace.values.elements()[head] == 128_256 * 4096
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])

@@ -335,8 +335,8 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         workload=Workload(
             name="llama3-8b", made_by="triosim.model", recorded_on=None, recorded_batch_size=None,
             recorded_micro_batches=1, batch_size_guessed=False, batch_size=2 * micro_batches, sequence_length=4096,
-            parameters=8_030_261_248, operators=1234, recorded_time_s=None, recorded_step_time_s=None, step="",
-            training=True,
+            parameters=8_030_261_248, state_bytes=112_423_657_472, operators=1234, recorded_time_s=None,
+            recorded_step_time_s=None, step="", training=True,
         ),
         system=SystemDescription(
             name=f"{ranks} x H100-SXM5-80GB, switch", devices=ranks, servers=1, topology="switch",

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError
 from triosim.core.result_file import check_result, read_result, undamaged
 from triosim.job.prediction import JobIteration
@@ -25,9 +24,7 @@ def read(path: Path) -> JobIteration:
 def iteration_of(document: Mapping[str, Any], where: str = "the result") -> JobIteration:
     """The iteration of a result (``Result.to_dict()``).
 
-    A checkpoint has the parameters and optimizer states of one replica: those of the fullest rank times the ranks of a
-    replica, states times the replicas too where ZeRO divides them; parameters that ZeRO divides are counted in the
-    precision of the products.
+    A checkpoint has the parameters and optimizer states of the undivided step: each once, however ranks share them.
 
     Raises:
         InputError: it is no result of a training, or a damaged one.
@@ -43,16 +40,7 @@ def _iteration(document: Mapping[str, Any], where: str) -> JobIteration:
     plan, speed, interval = document["plan"], document["throughput"], document.get("interval_s")
     seconds = float(document["iteration_time_s"])
     low, high = (seconds, seconds) if interval is None else map(float, interval)
-    replicas, ranks = int(plan["dp"]), int(plan["ranks"])
-    shards = replicas // max(int((plan.get("parallelism_options") or {}).get("dp_replicate", 1)), 1)
-    kept = document["memory"]["categories"]
-    zero = int(plan["zero"])
-    weights = float(kept.get("weight", 0)) * ranks / replicas
-    if zero == 3:  # what is gathered at the peak counts there
-        precision = str(document["efficiency"]["precision"])
-        weights = float(document["workload"]["parameters"]) * DTYPE_BYTES[precision]
-    states = float(kept.get("optimizer_state", 0)) * (shards if zero else 1) * ranks / replicas
-    state = weights + states
+    ranks, state = int(plan["ranks"]), float(document["workload"]["state_bytes"])
     if not (0 < low <= seconds <= high < math.inf and ranks > 0 and 0 <= state < math.inf):
         raise InputError(f"{where} is a damaged result: times, devices and memory must be above 0")
     tokens = speed.get("tokens_per_s")

@@ -190,8 +190,10 @@ def _figures(document: Mapping[str, Any]) -> dict[str, float | None]:
     energy = document.get("energy") or {}
     rows = (document.get("cost") or {}).get("rows") or ()
     cost: Mapping[str, Any] = next((row for row in rows if row.get("unit") == "iteration"), {})
+    reserved = memory.get("reserved_bytes")
     figures = {
         "samples/s": speed.get("samples_per_s"), "tokens/s": speed.get("tokens_per_s"), "MFU": efficiency.get("mfu"),
-        "memory": memory.get("allocated_bytes"), "energy": energy.get("node_j"), "dollars": cost.get("usd"),
+        "memory": None if reserved is None else reserved + memory.get("context_bytes", 0),
+        "energy": energy.get("node_j"), "dollars": cost.get("usd"),
     }  # fmt: skip
     return {name: None if value is None else float(value) for name, value in figures.items()}

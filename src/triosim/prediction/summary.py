@@ -193,6 +193,7 @@ class Summary:
             batch_size=self.of.mesh.batch_size,
             sequence_length=self.of.whole.meta.sequence_length,
             parameters=int(self.of.job.recorded.values.elements()[weights].sum()),
+            state_bytes=self.of.job.recorded.state_bytes(),
             operators=len(self.of.job.recorded),
             recorded_time_s=self._recorded_time() if meta.clock != "none" else None,
             recorded_step_time_s=meta.step_time_s,

@@ -18,6 +18,8 @@ from triosim.report.table import Column, TextTable
 
 SCHEMA = "triosim/comparison/1"
 _MOST, _BAR = 100, 30
+_LISTED = 4
+"""Of a longer list, as of where forty chunks begin, so many are said."""
 _NOTHING = 1e-4
 """A part that changes by less of the iteration is left out."""
 _WORDS = {"tokens/s": "", "samples/s": "", "MFU": "%", "memory": "B", "energy": "J", "dollars": "USD"}
@@ -73,7 +75,11 @@ def _said(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "on", False: "off", None: "-"}[value]
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "-"
+        words = [*map(str, value)]
+        if len(words) > _LISTED:  # where each of many stages begins
+            words[_LISTED - 1 : -1] = ["..."]
+            return f"{', '.join(words)} ({len(value)})"
+        return ", ".join(words) or "-"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -144,7 +144,7 @@ def _table(best: Sequence[PlanOutcome], varied: Sequence[str]) -> TextTable:
             format_time(found.iteration_time_s),
             "-" if found.samples_per_s is None else f"{found.samples_per_s:.4g}",
             "-" if found.mfu is None else f"{100 * found.mfu:.1f} %",
-            format_bytes(found.reserved_bytes),
+            format_bytes(found.needed_bytes),
             found.binds,
         )
     return table

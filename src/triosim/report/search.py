@@ -223,7 +223,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
             f"{asked.get('schedule', '-')}{chunks}",
             *(text for name, text in _choices(asked).items() if name not in shared),
             format_time(figures.iteration_time_s),
-            format_bytes(figures.reserved_bytes),
+            format_bytes(figures.needed_bytes),
             "-" if tokens is None else f"{tokens:,.0f}",
             figures.binds,
         )

@@ -23,6 +23,7 @@ class Figures:
         compute_s, exposed_communication_s, host_s, idle_s: mean over devices; they add up to the iteration time.
         binds: the largest of these four; communication names the axis and the kind that take most of it.
         reserved_bytes, capacity_bytes: memory of the fullest device, and what it has (None where not known).
+        context_bytes: what the device's context takes beside that.
         fits: whether that is enough, None where not known.
         warnings: what the user should know, one sentence each.
         way: ``"simulated"`` as a single prediction is, ``"outlined"`` (:mod:`triosim.search.outline`) or
@@ -40,10 +41,16 @@ class Figures:
     idle_s: float
     binds: str
     reserved_bytes: int
+    context_bytes: int
     capacity_bytes: int | None
     fits: bool | None
     warnings: tuple[str, ...] = ()
     way: str = "simulated"
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the plan needs of the fullest device."""
+        return self.reserved_bytes + self.context_bytes
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,7 @@ def figures(result: Result) -> Figures:
         idle_s=parts.idle,
         binds=binding(parts, lambda: _most(result)),
         reserved_bytes=result.memory.reserved_bytes,
+        context_bytes=result.memory.context_bytes,
         capacity_bytes=result.memory.capacity_bytes,
         fits=result.memory.fits,
         warnings=result.warnings,

@@ -74,6 +74,7 @@ def _figures(
         idle_s=parts.idle,
         binds=binding(parts, communication),
         reserved_bytes=reserved,
+        context_bytes=memory.context_bytes,
         capacity_bytes=memory.capacity_bytes,
         fits=memory.fits,
         warnings=summary.warnings(memory.fits),

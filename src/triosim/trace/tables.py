@@ -378,6 +378,12 @@ class Trace:
         values = self.values
         return np.flatnonzero((values.category == Category.WEIGHT) & (values.version == 0) & _first_of_storage(values))
 
+    def state_bytes(self) -> int:
+        """Bytes of the weights and of what the optimizer keeps, each allocation once."""
+        values = self.values
+        kept = _first_of_storage(values) & np.isin(values.category, (Category.WEIGHT, Category.OPTIMIZER_STATE))
+        return int(values.storage_bytes()[values.storage[kept]].sum())
+
     def writers(self) -> list[list[int]]:
         """For each operator and each of its inputs, the operator that wrote what it reads, or -1.
 

@@ -42,7 +42,8 @@ class Sequence(Rule):
             PlanError: layers are not in pairs, or the sequence is not known or does not divide.
         """
         about = "sequence parallelism"
-        if placing.gathered or not placing.weights:
+        columns = [layer.row for layer in facts.layers if placing.weights.get(layer.weight) == layer.out_dim]
+        if placing.gathered.issuperset(columns):
             raise PlanError(f"{about} rests between pairs of layers, and there are none: use tp-style megatron")
         length = facts.trace.meta.sequence_length
         seeds = sequence_of(facts, length) if length else {}

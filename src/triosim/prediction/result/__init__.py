@@ -83,6 +83,7 @@ class Workload:
         batch_size: samples per replica and iteration of the prediction.
         sequence_length: tokens per sample, None for workloads without.
         parameters: elements of all weights.
+        state_bytes: of the weights and of what the optimizer keeps, each once: what a checkpoint has.
         operators: of the recorded step.
         recorded_time_s: sum of the recorded operator times, None without any.
         recorded_step_time_s: measured time of the step, None where not measured.
@@ -99,6 +100,7 @@ class Workload:
     batch_size: int
     sequence_length: int | None
     parameters: int
+    state_bytes: int
     operators: int
     recorded_time_s: float | None
     recorded_step_time_s: float | None
