@@ -109,7 +109,8 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 OTHERS = {
-    "--clock-control", "--csv", "--format", "--make-vocab-size-divisible-by", "--moe-pad-expert-input-to-capacity",
+    "--clock-control", "--csv", "--cuda-graph-scope", "--format", "--make-vocab-size-divisible-by",
+    "--moe-pad-expert-input-to-capacity",
     "--muon-tp-mode", "--query-gpu",
 }  # fmt: skip
 """Options of other programs that pages name."""

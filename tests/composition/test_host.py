@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,17 @@ from hypothesis import strategies as st
 import triosim
 from tests.asked import asked
 from tests.traces import chain
-from triosim import Fidelity, InputError, Plan
-from triosim.composition.host import crowding, default_mode, host, issue_seconds, launched_one_by_one
+from triosim import Fidelity, InputError, Plan, composition
+from triosim.composition.host import (
+    crowding,
+    default_mode,
+    further_kernels,
+    host,
+    kernel_by_kernel,
+    launched_one_by_one,
+)
 from triosim.hardware import catalog
+from triosim.kernels.physical.stream import shortest_kernel_s
 from triosim.operators import canonical
 from triosim.transform.quantization import quantized
 
@@ -204,23 +214,30 @@ MIXTURE = {
 
 
 @pytest.mark.parametrize("recipe", ["none", "mxfp8", "fp8-current"])
-def test_experts_that_multiply_one_by_one_are_launched_by_a_compiled_loop(recipe: str) -> None:
-    """15 launches more for each of 6 products of a layer, 4 casts of rows, and for their maxima; none for weights."""
+def test_experts_that_multiply_one_by_one_are_kernels_of_their_own(recipe: str) -> None:
+    """15 kernels more for each of 6 products of a layer, 4 casts of rows, and for their maxima; none for weights."""
     trace = quantized(triosim.model("qwen3_moe", sequence_length=128, configuration=MIXTURE, fused=True), recipe)
-    usual = host(trace, "large-model")
-    more = launched_one_by_one(trace, usual).issue_s - usual.issue_s
-    launches = np.round(more / issue_seconds("compiled")).astype(int)
+    more = further_kernels(trace)
     names = [canonical(name)[0] for name in trace.operators.name]
-    assert {names[row] for row in np.flatnonzero(launches)} <= {"_grouped_mm", "quantize", "compute_amax"}
-    assert set(launches[launches > 0].tolist()) == {15}
+    assert {names[row] for row in np.flatnonzero(more)} <= {"_grouped_mm", "quantize", "compute_amax"}
+    assert set(more[more > 0].tolist()) == {15}
     products, casts = 2 * 6, 0 if recipe == "none" else 2 * 4
-    assert np.count_nonzero(launches) == products + casts * (2 if recipe == "fp8-current" else 1)
-    apart = launched_one_by_one(trace, usual, casts=False).issue_s - usual.issue_s
-    assert np.count_nonzero(apart) == products
-    dense = triosim.model("gpt2", sequence_length=64)
-    assert (
-        launched_one_by_one(dense, host(dense, "large-model")).issue_s.sum() == host(dense, "large-model").issue_s.sum()
-    )
+    assert np.count_nonzero(more) == products + casts * (2 if recipe == "fp8-current" else 1)
+    assert np.count_nonzero(further_kernels(trace, casts=False)) == products
+    assert not further_kernels(triosim.model("gpt2", sequence_length=64)).any()
+
+
+def test_each_expert_costs_the_host_its_part_and_casts_the_device_a_kernel() -> None:
+    """Products of experts lie on several streams, their casts one after the other on one."""
+    trace = quantized(triosim.model("qwen3_moe", sequence_length=128, configuration=MIXTURE, fused=True), "mxfp8")
+    more, usual = further_kernels(trace), host(trace, "large-model")
+    each = json.loads((Path(composition.__file__).parent / "host.json").read_text())
+    added = launched_one_by_one(usual, more).issue_s - usual.issue_s
+    assert added == pytest.approx(more * each["expert_s"]["seconds"])
     for mode in ("none", "graph"):
         own = host(trace, mode)
-        assert launched_one_by_one(trace, own) is own
+        assert launched_one_by_one(own, more) is own
+    device = kernel_by_kernel(np.zeros(len(trace)), trace, more)
+    casts = np.array([canonical(name)[0] == "quantize" for name in trace.operators.name])
+    shortest = shortest_kernel_s() + each["gap_s"]["seconds"]
+    assert device == pytest.approx(np.where(casts, more, 0) * shortest)

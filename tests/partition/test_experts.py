@@ -30,11 +30,13 @@ WEIGHTS = LAYERS * EXPERTS * 3 * HIDDEN * INNER
 ROWS = BATCH * LENGTH * CHOSEN
 
 
-def _job(ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, **plan) -> CompiledJob:
+def _job(
+    ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, system: str = "dgx-h100", **plan
+) -> CompiledJob:
     trace = triosim.model(name, sequence_length=LENGTH, configuration=SIZES if sizes is None else sizes)
     options = {"ep": ep, **plan.pop("options", {})}
     plan = {"parallelism": ("experts",), "parallelism_options": options, "batch_size": BATCH, **plan}
-    return prepare(trace, triosim.system("dgx-h100", nodes=nodes), *asked(host="none", **plan))
+    return prepare(trace, triosim.system(system, nodes=nodes), *asked(host="none", **plan))
 
 
 def _sent(job: CompiledJob) -> Counter:
@@ -54,6 +56,21 @@ def test_tokens_go_to_their_experts_and_come_back_in_each_pass() -> None:
     assert again[("ep", "all_to_all", Phase.RECOMPUTE, one)] + again[("ep", "all_to_all", Phase.BACKWARD, one)] == (
         4 * LAYERS
     )
+
+
+@pytest.mark.parametrize("quantize", ["mxfp8", "fp8-current", "nvfp4"])
+def test_rows_that_are_cast_for_the_products_travel_as_they_are_computed(quantize: str) -> None:
+    """Frameworks cast behind the dispatch; nothing reads rows before they have come."""
+    usual, cast = _job(8, system="dgx-b200"), _job(8, system="dgx-b200", quantize=quantize)
+    assert _sent(cast) == _sent(usual)
+    sent, trace = cast.step.transfers, cast.step.trace
+    inputs, storage = trace.operators.inputs.lists(), trace.values.storage
+    for after, before, value in zip(sent.after, sent.before, sent.value, strict=True):
+        read = [
+            row for row in range(after + 1, len(trace))
+            if not trace.operators.view[row] and storage[value] in {storage[v] for v in inputs[row]}
+        ]  # fmt: skip
+        assert read[0] == before
 
 
 @pytest.mark.parametrize("dispatch", ["alltoall", "allgather"])

@@ -10,21 +10,35 @@ What all have in common is in ``src/megatron/bridge/perf_recipes`` there: ``_ben
 (``recipes/llama/llama3.py``, commit 0d5f555) set ``tp_comm_overlap``, which those in NVFP4 take back, for its gathered
 parameters do not go with it (``llama/{gb200,gb300}/llama31.py``, commits 2db355b and 3564acf); Kimi K2 is trained by
 Muon (``recipes/kimi/kimi_k2.py``, commit ab72e27).
+
+How experts are launched and reached is told by release.  25.09: tokens are dropped, all-to-all, and Qwen3 is captured
+whole (``configs/qwen3/qwen3_30b_a3b_llm_pretrain.py``, commit 4054233, ``qwen3_235b_a22b_llm_pretrain.py``, 27dfb3d;
+``configs/deepseek/deepseek_v3_llm_pretrain.py``, 27dfb3d, captures nothing).  25.11: none is dropped, and for that
+nothing is captured; all-to-all (``configs/qwen3/qwen3_llm_pretrain.py`` and ``workload_base_configs.py``, commit
+0fa501a).  From 26.02 on: parts of blocks are captured, HybridEP or DeepEP (``configs/{deepseek,gpt_oss,qwen}/
+*_workload_base_configs.py``, commits f0e2c37, 1e7adfa, f29a269 and 01b2977, 07eea52).  From 26.06 on MXFP8 on Blackwell
+is captured whole, rows of experts travel behind another micro-batch, and one kernel multiplies for all experts
+(``perf_recipes/qwen/common.py``, commit 134e903, ``_enable_hybridep_full_iteration_mxfp8``; ``deepseek_``,
+``gpt_oss_`` and ``kimi_workload_base_configs.py`` as above).  All say ``expert_tensor_parallel_size=1``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 ADAPTERS = "16,targets=q_proj+k_proj+v_proj"
 """Of the rows of LoRA: ``target_modules = ["linear_qkv"]``; the rank is that of the recipe for 405B."""
 FUSED_SINCE = 26.06
 """Release from which on DeepSeek-V3 and Kimi-K2 in MXFP8 keep all on GB300."""
-
-
-GRADIENTS = "parameter-fused"
-"""Where micro-batches add up."""
+ROUTING, ALL_BUT_EXPERTS = "moe_router+moe_preprocess", "attn+moe_router+moe_preprocess"
+GRAPHS_SINCE = 26.02
+"""Release from which on recipes capture parts of blocks."""
+WHOLE_SINCE = 26.06
+"""Release from which on recipes in MXFP8 on Blackwell capture iterations whole."""
+EXPERT_TENSOR_RANKS = 1
+"""Experts are whole, whatever the tensor axis."""
 
 
 def overlaps_tensor(line: Mapping[str, str]) -> bool:
@@ -35,6 +49,71 @@ def overlaps_tensor(line: Mapping[str, str]) -> bool:
 def optimizer(line: Mapping[str, str]) -> str:
     """The optimizer where it is not Adam, else ``""``."""
     return "muon" if line["model"].lower().startswith("kimi") else ""
+
+
+def facts(line: Mapping[str, str]) -> dict[str, Any]:
+    """What a row's software does otherwise than its stack.
+
+    Micro-batches add up in 16 bits; parts of blocks are launched as graphs, or all of an iteration; from the release
+    on that captures iterations whole one kernel multiplies for all experts (``NVTE_CUTEDSL_FUSED_GROUPED_MLP``).
+    """
+    found: dict[str, Any] = {"gradients": "parameter-fused", "graphs": graphs(line)}
+    if whole_graph(line):
+        found["host"] = "graph"
+        found["experts"] = "grouped" if _release(line) >= WHOLE_SINCE else "one-by-one"
+    return found
+
+
+def whole_graph(line: Mapping[str, str]) -> bool:
+    """Whether all of an iteration is one CUDA graph (``full_iteration``)."""
+    model, release = line["model"].lower(), _release(line)
+    if "tokendrop" in model:
+        return model.startswith("qwen3_30b") or (model.startswith("qwen3_235b") and line["gpu"] == "GB200")
+    blackwell = line["gpu"].startswith("GB") or (line["gpu"] == "B300" and not model.startswith("qwen3_235b"))
+    return blackwell and _of_experts(line) and release >= WHOLE_SINCE and "mx" in line["precision"].lower()
+
+
+def graphs(line: Mapping[str, str]) -> str:
+    """Parts of a block that a row launches as graphs (``cuda_graph_scope``); ``""`` for none."""
+    if not _of_experts(line) or whole_graph(line):
+        return ""
+    model, gpu, words = line["model"].lower(), line["gpu"].partition("-")[0], line["precision"].lower()
+    if _release(line) < GRAPHS_SINCE:
+        return ""
+    if model.startswith("qwen3_30b"):
+        return "" if gpu == "H100" and "fp8" in words else ROUTING
+    captured = {
+        "gpt oss": gpu in ("GB300", "B300"),
+        "qwen3_235b": gpu in ("GB200", "GB300"),
+        "deepseek": gpu == "GB200" or (gpu == "GB300" and "bf16" in words) or (gpu == "B300" and line["pp"] == "8"),
+    }
+    return ALL_BUT_EXPERTS if any(model.startswith(name) and held for name, held in captured.items()) else ""
+
+
+def dispatch(line: Mapping[str, str]) -> str:
+    """How rows travel to experts (``moe_token_dispatcher_type``): DeepEP's and HybridEP's kernels, or all-to-all.
+
+    DeepEP's do not run on GB200 and GB300, whose recipes without HybridEP fall back
+    (``src/megatron/bridge/training/flex_dispatcher_backend.py``), nor where tokens are dropped.
+    """
+    model, gpu = line["model"].lower(), line["gpu"].partition("-")[0]
+    if "tokendrop" in model or _release(line) < GRAPHS_SINCE:
+        return "alltoall"
+    if model.startswith("qwen3_235b") and gpu in ("B300", "H100"):
+        return "alltoall"
+    if model.startswith("gpt oss") and gpu.startswith("GB") and not whole_graph(line):
+        return "alltoall"
+    return "alltoall" if model.startswith("qwen3_30b") and gpu == "H100" and int(line["pp"]) > 1 else "deepep"
+
+
+def overlaps_experts(line: Mapping[str, str]) -> bool:
+    """Whether the forward of a micro-batch runs beside the backward of another, to hide the rows of experts."""
+    hopper = line["model"].lower().startswith("qwen3_235b") and line["gpu"].startswith("H100")
+    return (whole_graph(line) and _release(line) >= WHOLE_SINCE) or (hopper and _release(line) >= GRAPHS_SINCE)
+
+
+def _of_experts(line: Mapping[str, str]) -> bool:
+    return int(line["moe_experts"] or 0) > 0
 
 
 def recompute(line: Mapping[str, str]) -> str:

@@ -184,13 +184,13 @@ def _stack(line: Mapping[str, str], usual: str) -> str:
 
 
 def _facts(line: Mapping[str, str]) -> dict[str, Any]:
-    """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; Megatron-Bridge adds
-    gradients up in 16; torchtitan of December 2024 left its loss out of what it compiled (``train.py``: "compiling loss
-    function causes CUDA errors")."""
+    """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; Megatron-Bridge says in
+    recipes (:func:`validation.data.bridge.facts`); torchtitan of December 2024 left its loss out of what it compiled
+    (``train.py``: "compiling loss function causes CUDA errors")."""
     if "mode PURE" in line["notes"]:
         return {"reduce": "gradient"}
     if "Bridge" in line["source"]:
-        return {"gradients": bridge.GRADIENTS}
+        return bridge.facts(line)
     return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
 
 
@@ -338,6 +338,9 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]
             plan["parallelism_options"] = {**plan.get("parallelism_options", {}), axis: size}
+    if "Bridge" in line["source"] and experts > 1:
+        whole = {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
+        plan["parallelism_options"] |= {"dispatch": bridge.dispatch(line), **whole}
     if context > 1 and "torchtitan" not in line["source"]:  # Megatron-LM's --cp-comm-type is p2p, torchtitan gathers
         plan["parallelism_options"] |= {"cp_style": "ring"}
     if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):
@@ -350,6 +353,11 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         elif found := re.search(r"ZB-([12])p", line["overlap"]):
             plan |= {"schedule": "zb-auto", "schedule_options": {"memory": float(found[1])}, "iterations": ITERATIONS}
         plan["stages"] = _cuts(line, pp * chunks)
+    if "Bridge" in line["source"] and bridge.overlaps_experts(line):
+        plan |= {
+            "schedule": plan.get("schedule", "1f1b"),
+            "schedule_options": {**plan.get("schedule_options", {}), "combined": True},
+        }
     return plan
 
 

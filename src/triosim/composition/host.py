@@ -26,15 +26,13 @@ from triosim.core.errors import InputError, unknown
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.changes import same_device
 from triosim.kernels.classes import by_name, reserves
+from triosim.kernels.physical.stream import shortest_kernel_s
 from triosim.operators import canonical, kind
 from triosim.operators.experts import expert_sizes
 from triosim.schedule.program import HOST, Op, Program
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, Trace
-from triosim.transform.quantization import GATHERED_FIRST, MAXIMUM, QUANTIZE
-
-CASTS = (QUANTIZE, MAXIMUM, *GATHERED_FIRST)
-"""Operators that cast to fewer bits, or look for what their scale depends on."""
+from triosim.transform.quantization import CASTS
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,7 @@ class HostCosts:
         blocking: whether the host waits for every kernel and collective that it launches.
         exchanging: after which transfers between stages the host waits until the device has nothing left: of every
             ``"pass"`` through a stage, of every ``"pair"`` of a forward and the backward after it, ``""`` for none.
+        read: operators of the trace whose result the host waits for, ascending, beside those that wait of themselves.
     """
 
     mode: str
@@ -67,10 +66,18 @@ class HostCosts:
     fixed_s: float = 0.0
     blocking: bool = False
     exchanging: Literal["", "pass", "pair"] = ""
+    read: tuple[int, ...] = ()
+
+    def waits(self, trace: Trace) -> NDArray[np.bool_]:
+        """Operators after which the host waits for the device, shape ``(operators,)``."""
+        found: NDArray[np.bool_] = trace.operators.sync.copy()
+        found[list(self.read)] = True
+        return found
 
 
 @functools.cache
-def _table() -> dict:
+def constants() -> dict:
+    """What ``host.json`` holds."""
     return json.loads((Path(__file__).parent / "host.json").read_text())
 
 
@@ -85,7 +92,7 @@ def issue_seconds(mode: str) -> float:
     """
     if mode in ("graph", "none"):
         return 0.0
-    modes = _table()["modes"]
+    modes = constants()["modes"]
     if mode not in modes:
         raise unknown("host mode", mode, [*modes, "none"])
     return float(modes[mode]["issue_s"])
@@ -100,7 +107,7 @@ def collective_seconds(mode: str) -> float:
     Raises:
         InputError: there is no such mode.
     """
-    return min(issue_seconds(mode), float(_table()["collective_s"]["seconds"]))
+    return min(issue_seconds(mode), float(constants()["collective_s"]["seconds"]))
 
 
 class HostDefault(NamedTuple):
@@ -170,7 +177,7 @@ def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> HostCo
     if mode == "none":
         source = "the cost of launching is left out" + (f": {why} (--host eager adds it)" if why else "")
         return HostCosts(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, source)
-    table = _table()
+    table = constants()
     delay, gap = table["delay_s"]["seconds"], table["gap_s"].get(mode, table["gap_s"]["seconds"])
     send: float | None = None
     if mode == "recorded":
@@ -225,22 +232,21 @@ def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
     return np.array([found[key] for key in keys], np.float64)
 
 
-def launched_one_by_one(trace: Trace, cost: HostCosts, casts: bool = True) -> HostCosts:
-    """The costs where each expert's product is a kernel of its own, and so is each cast of the rows that it multiplies.
+def further_kernels(trace: Trace, casts: bool = True) -> NDArray[np.float64]:
+    """Kernels beyond the first of each operator where every expert has its own, shape ``(operators,)``.
 
-    A compiled loop launches them: all but the first cost what a launch from compiled code does.  Weights are cast once
-    an iteration, which is left out.
+    Each expert's product is a kernel, and so is each cast of the rows that it multiplies.  Weights are cast once an
+    iteration, which is left out.
 
     Args:
         trace: one rank's step.
-        cost: where one kernel multiplies for all experts.
-        casts: whether rows are cast apart for each expert too.
+        casts: whether rows are cast apart for each expert.
     """
-    operators = trace.operators
+    operators, more = trace.operators, np.zeros(len(trace))
     products = np.flatnonzero(by_name(operators.name, lambda name: kind(name) == "experts").astype(bool))
     products = products[~operators.view[products]]
-    if cost.mode in ("none", "recorded", "graph") or not len(products):
-        return cost
+    if not len(products):
+        return more
     apart: dict[int, list[int]] = {}  # value that is cast -> operators that cast it, or find its largest element
     if casts:
         weights = trace.values.storage[trace.weights()]
@@ -248,14 +254,36 @@ def launched_one_by_one(trace: Trace, cost: HostCosts, casts: bool = True) -> Ho
             value = int(operators.inputs[row][0])
             if not np.isin(trace.values.storage[value], weights):
                 apart.setdefault(value, []).append(row)
-    more, writers, calls = np.zeros(len(trace)), trace.writers(), calls_of(trace)
+    writers, calls = trace.writers(), calls_of(trace)
     read = {row: value for value, rows in apart.items() for row in rows}
     for product in products.tolist():
         known = expert_sizes(calls[product])
         if known is not None:
             cast = [other for row in writers[product] if row in read for other in apart[read[row]]]
             more[[product, *cast]] = max(round(known.experts) - 1, 0)
-    return replace(cost, issue_s=cost.issue_s + more * issue_seconds("compiled"))
+    return more
+
+
+def launched_one_by_one(cost: HostCosts, more: NDArray[np.float64]) -> HostCosts:
+    """The costs where operators are further kernels, one for each expert, as of :func:`further_kernels`."""
+    if cost.mode in ("none", "recorded", "graph") or not more.any():
+        return cost
+    return replace(cost, issue_s=cost.issue_s + more * float(constants()["expert_s"]["seconds"]))
+
+
+def kernel_by_kernel(device_s: NDArray[np.float64], trace: Trace, more: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Device seconds of operators where casts are further kernels one after the other on one stream.
+
+    Products of experts are spread over several streams, where the beginning of one runs beside the end of another.
+
+    Args:
+        device_s: where one kernel casts for all.
+        trace: one rank's step.
+        more: as of :func:`further_kernels`.
+    """
+    casts = by_name(trace.operators.name, lambda name: name in CASTS).astype(bool)
+    gap = float(constants()["gap_s"]["seconds"])
+    return device_s + np.where(casts, more * (shortest_kernel_s() + gap), 0.0)
 
 
 def _us(seconds: float) -> str:
@@ -315,7 +343,7 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
     if cost.mode == "graph":
         seconds = np.full(n, cost.launch_s)
     rows = np.flatnonzero(launched)
-    waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & operates)
+    waits = np.flatnonzero(cost.waits(trace)[np.maximum(program.operator, 0)] & operates)
     if cost.blocking:
         waits = np.flatnonzero(launched & np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE)))
     following = np.searchsorted(issue, old[waits])  # the next thing that the host issues

@@ -27,6 +27,7 @@ from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER, Transfer, Transfers
 from triosim.trace.calls import calls_of, count_work
 from triosim.trace.tables import NONE, Category, Phase, Trace, Values
+from triosim.transform.quantization import CASTS
 
 _COUNTS = ("histc", "bincount")
 """What they make is as long as there are experts."""
@@ -77,7 +78,9 @@ class ExpertPass:
         experts: how many there are.
         tokens: rows of the products, each a token and an expert that it takes.
         given, made: what goes in, tokens or gradients, and what comes out, as value ids; -1 where that is not found.
+            Where products read what was cast to fewer bits, ``given`` is what was cast.
         sent_after: operator that makes what goes in.
+        read_at: first operator that reads it: that of ``rows``, or what casts.
         needed_before: first operator that reads what comes out (as many as operators where none does).
         back_after: operator that makes what comes out.
         elements: of what one rank sends.
@@ -90,6 +93,7 @@ class ExpertPass:
     given: int
     made: int
     sent_after: int
+    read_at: int
     back_after: int
     needed_before: int
     elements: int
@@ -146,7 +150,7 @@ def spread(
         there = [math.ceil(n * dispatch.there(own)) for n in rows]
         back = [math.ceil(n * own) for n in rows]
         sent += [
-            Transfer(one.sent_after, one.rows[0], hop.there, hop.axis, n, one.given, hop.beside)
+            Transfer(one.sent_after, one.read_at, hop.there, hop.axis, n, one.given, hop.beside)
             for hop, n in zip(hops, there, strict=True)
         ]
         sent += [
@@ -274,7 +278,7 @@ def _crowded(values: Values, trace: Trace, passes: Iterable[ExpertPass], fullest
     inputs, outputs, lists = trace.operators.inputs.lists(), trace.operators.outputs.lists(), trace.values.shape.lists()
     places: dict[int, float] = {}
     for one, more in zip(passes, fullest, strict=True):
-        for row in range(one.rows[0], one.rows[-1] + 1):
+        for row in range(one.read_at, one.rows[-1] + 1):
             for value in (*inputs[row], *outputs[row]):
                 shape = lists[value]
                 if len(shape) == 2 and one.tokens in shape:
@@ -361,6 +365,13 @@ def _expert_pass(trace: Trace, rows: list[int], works: dict[int, ExpertsWork], p
     if not given or not made:
         return None
     sent_after, value = max(given)
+    read_at = rows[0]
+    if trace.operators.name[sent_after] in CASTS:  # rows travel as they are computed
+        value, sent_after = inputs[sent_after][0], int(writers[sent_after][0])
+        read_at = next(
+            row for row in range(sent_after + 1, rows[0] + 1)
+            if not trace.operators.view[row] and any(storage[v] == storage[value] for v in inputs[row])
+        )  # fmt: skip
     back_after, result = made[-1]
     where = storage[result]
     readers = (
@@ -371,7 +382,8 @@ def _expert_pass(trace: Trace, rows: list[int], works: dict[int, ExpertsWork], p
     elements = math.prod(shapes[value]) * (round(known.topk) if known.matrices > 1 else 1)
     chosen = known.topk if known.topk > 1 else _chosen(trace, rows[0], tokens)
     return ExpertPass(
-        tuple(rows), round(known.experts), tokens, value, result, sent_after, back_after, last, elements, chosen
+        tuple(rows), round(known.experts), tokens, value, result, sent_after, read_at, back_after, last, elements,
+        chosen,
     )  # fmt: skip
 
 

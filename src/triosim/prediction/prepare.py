@@ -12,7 +12,17 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import HostCosts, crowding, default_mode, host, launch, launched_one_by_one
+from triosim.composition.captured import captured, counts_of_experts
+from triosim.composition.host import (
+    HostCosts,
+    crowding,
+    default_mode,
+    further_kernels,
+    host,
+    kernel_by_kernel,
+    launch,
+    launched_one_by_one,
+)
 from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
@@ -46,6 +56,7 @@ from triosim.partition.replication import Replication
 from triosim.partition.residence import NVME
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.rule import Rule
+from triosim.partition.rules.experts import ExpertParallelism
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
@@ -57,7 +68,7 @@ from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, even_cuts, split
-from triosim.stacks import ASSUMED, BALANCED, EVEN_WITH_ENDS, ONE_BY_ONE
+from triosim.stacks import ASSUMED, BALANCED, COUNTED_BY_HOST, EVEN_WITH_ENDS, ONE_BY_ONE
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
@@ -138,14 +149,32 @@ class PricedJob:
             launching = host(trace, mode, alone, why)
         else:
             launching = self.residual.host(trace, alone)
-        if self.named and stack.experts == ONE_BY_ONE:
-            # Transformer Engine casts for all experts at once where scales are those of earlier iterations
-            launching = launched_one_by_one(trace, launching, casts=plan.quantize != "fp8-delayed")
+        if self.named:
+            launching = captured(trace, launching, stack.graphs)
+            counted = stack.expert_counts == COUNTED_BY_HOST and launching.mode not in ("none", "graph")
+            if counted and not self._padded_experts:
+                launching = replace(launching, read=counts_of_experts(trace))
+            if stack.experts == ONE_BY_ONE:
+                launching = launched_one_by_one(launching, _further_kernels(trace, plan))
         if self.named and stack.blocking_launches and launching.mode != "none":
             launching = replace(launching, blocking=True)
         if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
             launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
         return launching
+
+    @property
+    def _padded_experts(self) -> bool:
+        """Whether every expert works on as many rows, whatever tokens take."""
+        rules = rules_of(self.plan, self.named)
+        return any(isinstance(rule, ExpertParallelism) and rule.capacity and rule.padded for rule in rules)
+
+
+def _further_kernels(trace: Trace, plan: Plan) -> NDArray[np.float64]:
+    """Kernels beyond the first where experts are gone through one by one.
+
+    Transformer Engine casts for all experts at once where scales are those of earlier iterations.
+    """
+    return further_kernels(trace, casts=plan.quantize != "fp8-delayed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +344,9 @@ def price_job(
         quantization.check(plan.quantize, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
     times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
+    if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
+        more = _further_kernels(step.trace, plan)
+        times = {m: replace(t, seconds=kernel_by_kernel(t.seconds, step.trace, more)) for m, t in times.items()}
     each_run = times
     for share in run_shares(step, plan, mesh, mesh.micro_batches, named):
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}

@@ -187,7 +187,7 @@ class _Evaluation:
             raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
         if (made.step.transfers.pieces != 1).any():
             raise NotEvaluated("collectives that are made beside products")
-        if trace.operators.sync.any() and made.launching.mode != "none":
+        if made.launching.waits(trace).any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)
         grads = gradients(trace)

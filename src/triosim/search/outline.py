@@ -174,7 +174,7 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
     if (
         launching.blocking
         or launching.mode == "graph"
-        or (step.trace.operators.sync.any() and launching.mode != "none")
+        or (launching.waits(step.trace).any() and launching.mode != "none")
     ):
         raise NotEvaluated("operators or launches at which the host waits, or a graph")
 

@@ -29,6 +29,14 @@ float32 are of bfloat16 parameters: frameworks add up float16, whose steps are f
 ONE_BY_ONE = "one-by-one"
 EXPERTS = ("grouped", ONE_BY_ONE)
 """How experts multiply: all in one kernel, or each in one of its own."""
+ATTENTION_PART, ROUTER_PART, PREPROCESS_PART = "attn", "moe_router", "moe_preprocess"
+GRAPHS = (
+    "", ATTENTION_PART, f"{ROUTER_PART}+{PREPROCESS_PART}", f"{ATTENTION_PART}+{ROUTER_PART}+{PREPROCESS_PART}",
+)  # fmt: skip
+"""Parts of a block that are launched as a graph of their own, in Megatron-Core's words."""
+COUNTED_BY_HOST = "host"
+COUNTS = ("device", COUNTED_BY_HOST)
+"""Who reads how many rows each expert has: the kernels, or the host, which waits for it and launches them by it."""
 GATHERS = ("block", "module")
 """What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
 NORMS = ("one", "composed", "wide")
@@ -71,6 +79,9 @@ class Stack:
         overlap_tensor: whether transfers among tensor-parallel ranks run beside the product that makes a weight's
             gradient; otherwise nothing computes beside them.
         experts: how experts multiply (:data:`EXPERTS`).
+        expert_counts: who reads how many rows each expert has (:data:`COUNTS`), unless all are padded to a capacity.
+        graphs: parts of a block that are launched as a graph (:data:`GRAPHS`); the host has a row of its own for a
+            graph of the whole iteration.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
         blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
@@ -104,6 +115,8 @@ class Stack:
     overlap_gradients: bool = True
     overlap_tensor: bool = True
     experts: str = "grouped"
+    expert_counts: str = "device"
+    graphs: str = ""
     gathers: str = "block"
     blocking_launches: bool = False
     blocking_transfers: bool = False
@@ -141,6 +154,7 @@ class Stack:
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
+        waits += f"; {self.graphs} of each block launched as a graph" if self.graphs else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
         waits += "" if self.stages == BALANCED else f"; stages of equally many blocks ({self.stages})"
         added = f"gradients added up in {self.gradients}{reduced}{after}{clipped}"
@@ -152,7 +166,8 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "experts": EXPERTS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS, "stages": CUTS,
+    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
+    "stages": CUTS,
 }  # fmt: skip
 
 

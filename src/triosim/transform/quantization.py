@@ -47,6 +47,8 @@ QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 """The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
 8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
+CASTS = (QUANTIZE, MAXIMUM, *GATHERED_FIRST)
+"""Operators that cast to fewer bits, or look for what their scale depends on."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float6
     weights = np.unique(trace.values.storage[trace.values.category == Category.WEIGHT])
     inputs, storage = trace.operators.inputs, trace.values.storage
     for row, name in enumerate(trace.operators.name):
-        if name in (QUANTIZE, MAXIMUM, *GATHERED_FIRST):
+        if name in CASTS:
             read = storage[inputs.values[inputs.offsets[row] : inputs.offsets[row + 1]]]
             if np.isin(read, weights).any():
                 out[row] = 1 / micro_batches

@@ -83,6 +83,11 @@ def load() -> dict[str, StreamConstants]:
     return _constants.constants("stream", StreamConstants)
 
 
+def shortest_kernel_s() -> float:
+    """Seconds of an elementwise kernel that does next to nothing."""
+    return load()["elementwise"].launch_s
+
+
 @lru_cache(maxsize=1)
 def near_caches() -> dict[str, float]:
     """Bytes of a compute unit's first-level data cache by architecture or its first word; ``""`` for all others."""
