@@ -53,6 +53,7 @@ from triosim.operators._work import (
     ExpertsWork,
     MovedBytes,
     ProductWork,
+    ScanWork,
     Work,
 )
 
@@ -82,6 +83,7 @@ __all__ = [
     "Need",
     "Output",
     "ProductWork",
+    "ScanWork",
     "Shape",
     "Term",
     "Window",

@@ -69,7 +69,8 @@ HOST, UPDATE, SOFTWARE, NETWORK = "the host", "the host's update", "the software
 _WORDS = {
     "matrix": "matrix products", "convolution": "convolutions", "convolution_backward": "gradients of convolutions",
     "attention": "attention", "attention_backward": "gradients of attention", "rowwise": "softmax and normalization",
-    "elementwise": "elementwise operators", "experts": "experts", "other": "other operators",
+    "elementwise": "elementwise operators", "experts": "experts", "scan": "scans of states",
+    "other": "other operators",
     "nothing": "other operators",
 }  # fmt: skip
 _RECORDED = (Source.RECORDED, Source.NOTHING)
