@@ -203,6 +203,15 @@ MIXTURE = {
 }  # fmt: skip
 
 
+def test_kernels_of_a_scan_are_launched_one_by_one() -> None:
+    trace = triosim.model("mamba2-130m", sequence_length=256, configuration={"num_hidden_layers": 1})
+    issue = host(trace, "eager").issue_s
+    name = "mamba_ssm::split_conv1d_scan_combined"
+    for row, kernels in ((trace.operators.name.index(name), 9), (trace.operators.name.index(f"{name}_backward"), 27)):
+        assert issue[row] == pytest.approx(issue_seconds("eager") + (kernels - 1) * issue_seconds("compiled"))
+    assert host(trace, "graph").issue_s.max() <= issue_seconds("eager")
+
+
 @pytest.mark.parametrize("recipe", ["none", "mxfp8", "fp8-current"])
 def test_experts_that_multiply_one_by_one_are_launched_by_a_compiled_loop(recipe: str) -> None:
     """15 launches more for each of 6 products of a layer, 4 casts of rows, and for their maxima; none for weights."""

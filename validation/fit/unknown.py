@@ -55,7 +55,8 @@ def works() -> dict[str, list[kinds.Work]]:
         "attention": [attention(batch, keys, keys, heads, heads, 128), attention(batch, 1, keys, heads, heads, 128)],
         "moe": [experts(tokens, 2, hidden, 2 * hidden, 8)],
         "scan": [
-            scans(batch, keys, heads, 8, 128, 64, 256), scans(batch, keys, heads, 8, 128, 128, 64, delta=True),
+            scans(batch, keys, heads, 8, 128, 64, 256),
+            scans(batch, keys, heads, 8, 128, 128, 64, delta=True),
         ],
         "stream": [rowwise(name, rows, length) for name in ("elementwise", "softmax", "layer_norm", "batch_norm")],
     }

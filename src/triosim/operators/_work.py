@@ -180,7 +180,7 @@ class ScanWork(NamedTuple):
 
     @staticmethod
     def cube(flop: float) -> ScanWork:
-        """One head of a state of 64 x 64 and as many tokens as so many FLOP need, where shapes do not tell the sizes."""
+        """One head with a state of 64 x 64 and as many tokens as so many FLOP need, where shapes tell no sizes."""
         length = max(flop / (2.0 * 3 * 64 * 64), 1.0) if flop > 0 else 1.0
         return ScanWork(1.0, length, 1.0, 1.0, 64.0, 64.0, 64.0)
 

@@ -1,4 +1,4 @@
-"""RMS norms of groups of channels with a gate, as state-space models and linear attention have before the last product."""
+"""RMS norms of groups of channels with a gate, as state-space models and linear attention have them."""
 
 from __future__ import annotations
 

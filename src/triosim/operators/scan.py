@@ -7,11 +7,13 @@ of ``chunk`` tokens as attention does, and pass states from chunk to chunk (sect
 
 from __future__ import annotations
 
+from typing import Any
+
 from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, NO_LABEL, Dims, Output, Row, bounded, in_gradient, number
 from triosim.operators._kind import Kind, Need, unmet
-from triosim.operators._work import ScanWork
+from triosim.operators._work import MovedBytes, ScanWork
 
 _DELTA = "chunk_gated_delta_rule"
 _MAMBA = "split_conv1d_scan_combined"
@@ -20,6 +22,8 @@ _READS = {
     _DELTA: ("query", "key", "value", "g", "beta"),
 }
 """Roles in the order of the gradients."""
+KERNELS = {(_MAMBA, False): 9.0, (_MAMBA, True): 27.0, (_DELTA, False): 8.0, (_DELTA, True): 12.0}
+"""Kernels of a call, with a norm, by its name and whether it is a backward."""
 
 
 @registered
@@ -55,7 +59,8 @@ class Scan(Kind):
         sizes = number(call, "head_size") or 0, number(call, "state_size") or 0
         if found or (min(sizes) > 0 and _channels_of_groups(call) % (2 * sizes[1]) == 0 < _channels_of_groups(call)):
             return found
-        return f"{name}: {list(call.shape('zxbcdt') or ())} are no channels of heads of {sizes[0]} and groups of {sizes[1]}"
+        shape = list(call.shape("zxbcdt") or ())
+        return f"{name}: {shape} are no channels of heads of {sizes[0]} and groups of {sizes[1]}"
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
         """Beside the result what its gradient reads: of Mamba-2 the result before the gate and deviations; of the delta
@@ -86,19 +91,25 @@ class Scan(Kind):
         """What the forward did not keep: the convolution, states, products of pairs, what corrects the values."""
         return repeated_flop(self.work(call)) if call.backward else 0.0
 
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
+        """A scan is many kernels: those that :mod:`triosim.kernels.physical.scan` lists."""
+        return counted._replace(kernels=KERNELS[call.name, call.backward])
+
     def work(self, call: Call) -> ScanWork:
         chunk = number(call, "chunk_size") or 1
         if call.name == _MAMBA:
             batch, length, _ = call.shape("zxbcdt") or (0, 0, 0)
-            sizes: tuple[int, ...] = (
+            sizes = [
                 batch, length, _heads(call), _groups(call), number(call, "state_size") or 1,
                 number(call, "head_size") or 1, min(chunk, max(length, 1)), (call.shape("conv1d_weight") or (0,))[-1],
-            )  # fmt: skip
+            ]  # fmt: skip
         else:
             batch, length, groups, state = call.shape("key") or (0, 0, 0, 0)
             heads, head = (call.shape("value") or (0, 0))[-2:]
-            sizes = (batch, length, heads, groups, state, head, min(chunk, max(length, 1)), 0)
-        return ScanWork(*map(float, sizes), call.name == _DELTA, call.backward, call.find("rmsnorm_weight") >= 0)
+            sizes = [batch, length, heads, groups, state, head, min(chunk, max(length, 1)), 0]
+        flags: list[bool] = [call.name == _DELTA, call.backward, call.find("rmsnorm_weight") >= 0]
+        row: list[Any] = [*map(float, sizes), *flags]
+        return ScanWork(*row)
 
     def dims(self, call: Call) -> Dims:
         """Labels b l h and of the delta rule n p: all channels of Mamba-2 follow the heads, and so do groups, whose

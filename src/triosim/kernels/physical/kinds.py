@@ -203,8 +203,8 @@ def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator 
 
 
 def _scan_spread(work: ScanCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
-    seen, unseen = scan.spreads()
-    return np.full(len(work), seen if _there(device, _fitted_on("moe", "devices", "triton")) else unseen)
+    seen = _there(device, _fitted_on("moe", "devices", "triton"))
+    return _of_class([scan.spreads()[name] for name in ("scan", "scan_backward")], [seen] * 2, _scan_class(work))
 
 
 # Classes --------------------------------------------------------------------------------------------------------------
@@ -227,6 +227,10 @@ def _convolution_class(work: ConvolutionCalls) -> NDArray[np.int64]:
 
 def _attention_class(work: AttentionCalls) -> NDArray[np.int64]:
     return np.where(work.backward, 2, work.decodes().astype(np.int64))
+
+
+def _scan_class(work: ScanCalls) -> NDArray[np.int64]:
+    return work.backward.astype(np.int64)
 
 
 def _stream_class(work: Stream) -> NDArray[np.int64]:
@@ -282,7 +286,7 @@ KINDS: tuple[KernelKind, ...] = (
         _moe_shape,
     ),
     KernelKind(
-        "scan", ScanCalls, ("scan", "scan_backward"), lambda w: w.backward.astype(np.int64), scan.constants,
+        "scan", ScanCalls, ("scan", "scan_backward"), _scan_class, scan.constants,
         _scan_scaled, scan.predict, _scan_spread, _scan_shape,
     ),
     KernelKind(

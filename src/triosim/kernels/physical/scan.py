@@ -1,10 +1,10 @@
 """Physical model of scans that keep a state: the kernels of a chunked scan, one after another.
 
-Mamba-2 (``mamba_ssm/ops/triton/ssd_combined.py``) convolves, sums up decays, makes the state of each chunk, passes states on,
-multiplies B and C of a chunk, and makes results of both; its backward does all but the last again, and then has one
-kernel for each gradient.  The gated delta rule (``fla/ops/gated_delta_rule/chunk.py``) norms queries and keys, multiplies
-keys with keys, inverts that within a chunk, corrects keys and values, goes through the chunks one by one with the state
-on the chip, and makes results of states and pairs.  Each kernel takes::
+Mamba-2 (``mamba_ssm/ops/triton/ssd_combined.py``) convolves, sums up decays, makes the state of each chunk, passes
+states on, multiplies B and C of a chunk, and makes results of both; its backward does all but the last again, and then
+has one kernel for each gradient.  The gated delta rule (``fla/ops/gated_delta_rule/chunk.py``) norms queries and keys,
+multiplies keys with keys, inverts that within a chunk, corrects keys and values, goes through the chunks one by one
+with the state on the chip, and makes results of states and pairs.  Each kernel takes::
 
     compute = FLOP of whole tiles / (sustained min(1, blocks / SMs)) + blocks prologue_s / SMs
     feed    = bytes that tiles of 64 x 64 read / (feed_rate clock SMs min(1, blocks / SMs))
@@ -12,16 +12,16 @@ on the chip, and makes results of states and pairs.  Each kernel takes::
     seconds = launch + norm(bytes / bandwidth, norm4(compute, feed) + chain)
 
 A block's products follow one another, each of the result of the one before, and with 255 registers a thread two blocks
-of four warps fill a multiprocessor: little hides them.  A kernel that goes through the chunks has few blocks and a sum as
-long as the sequence.  Blocks are compiled by Triton as those of fused experts are, whose constants are taken (:mod:`triosim.kernels.physical.moe`),
-launches those of elementwise kernels.  No constant was fitted to a scan, so that the interval is at least that of
-experts in kernels that were not measured.
+of four warps fill a multiprocessor: little hides them.  A kernel that goes through the chunks has few blocks and a sum
+as long as the sequence.  Blocks are compiled by Triton as those of fused experts are, whose constants are taken
+(:mod:`triosim.kernels.physical.moe`), launches those of elementwise kernels.  No constant was fitted to a scan:
+published times judge the model and give its interval alone (``validation/fit/physical_scan.py``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import moe, stream
+from triosim.kernels.physical import _constants, moe, stream
 from triosim.kernels.physical._tables import device_of
 from triosim.kernels.physical.moe import GroupedGemmConstants
 from triosim.kernels.physical.predicted import KernelPredictions
@@ -77,10 +77,10 @@ def constants() -> ScanConstants:
     return ScanConstants(moe.constants().of("triton"), stream.load()["elementwise"].launch_s)
 
 
-def spreads() -> tuple[float, float]:
-    """Half-widths of the 90 % interval (natural logarithm), on devices that tiles were fitted on and on others."""
-    tiles = moe.constants()
-    return tiles.spread_unseen, math.hypot(tiles.spread_unseen, tiles.spread)
+@lru_cache(maxsize=1)
+def spreads() -> dict[str, tuple[float, float]]:
+    """Half-widths of the 90 % interval by class, on devices whose families tiles were fitted on and on others."""
+    return _constants.spreads("scan")
 
 
 def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None) -> KernelPredictions:
@@ -120,6 +120,12 @@ Kernels = Iterator[tuple[ScanKernel, NDArray[np.bool_]]]
 """Kernels, and the calls that run them."""
 
 
+def _kernel(
+    flop: NDArray, moved: NDArray, blocks: NDArray, serial: NDArray, there: NDArray, launches: float = 1.0
+) -> tuple[ScanKernel, NDArray[np.bool_]]:
+    return ScanKernel(flop, moved, blocks, serial, launches), there
+
+
 def _mamba(w: ScanCalls) -> Kernels:
     """Kernels of Mamba-2's scan; pairs of a chunk are multiplied whole where no mask is passed (``ssd_bmm.py``)."""
     tokens, zero, every = w.tokens(), np.zeros(len(w)), np.ones(len(w), bool)
@@ -134,35 +140,30 @@ def _mamba(w: ScanCalls) -> Kernels:
     square = cells * w.groups * np.ceil(w.chunk / TILE) ** 2
     back, forward, convolved = w.backward, ~w.backward, w.window > 0
 
-    def kernel(
-        flop: NDArray, moved: NDArray, blocks: NDArray, serial: NDArray, there: NDArray, launches: float = 1.0
-    ) -> tuple[ScanKernel, NDArray[np.bool_]]:
-        return ScanKernel(flop, moved, blocks, serial, launches), there
-
     # again in the backward
-    yield kernel(zero, 2 * (values + 2 * keys), zero, zero, convolved)
-    yield kernel(zero, rows * w.item + steps, zero, zero, every, 3.0)  # decays of A_log, sums of steps
-    yield kernel(of_states, values + keys + steps + WIDE * states, by_state, w.chunk, every)
-    yield kernel(zero, (WIDE + np.where(back, WIDE, w.item)) * states, zero, zero, every)  # states passed on
-    yield kernel(of_chunks, 2 * keys + pairs, square, w.state, every)
+    yield _kernel(zero, 2 * (values + 2 * keys), zero, zero, convolved)
+    yield _kernel(zero, rows * w.item + steps, zero, zero, every, 3.0)  # decays of A_log, sums of steps
+    yield _kernel(of_states, values + keys + steps + WIDE * states, by_state, w.chunk, every)
+    yield _kernel(zero, (WIDE + np.where(back, WIDE, w.item)) * states, zero, zero, every)  # states passed on
+    yield _kernel(of_chunks, 2 * keys + pairs, square, w.state, every)
     # forward alone: results, which are gated in the same kernel or by that which norms them
     results = np.where(w.normed, 2, 4) * values + keys + pairs + steps + w.item * states
-    yield kernel(of_states + of_pairs, results, by_rows, w.state + w.chunk, forward)
-    yield kernel(zero, 3 * values, zero, zero, forward & w.normed)
+    yield _kernel(of_states + of_pairs, results, by_rows, w.state + w.chunk, forward)
+    yield _kernel(zero, 3 * values, zero, zero, forward & w.normed)
     # gradients: of the gate and the norm; of states, which are passed back; of x; of B and C, from states and pairs; of
     # pairs; of decays
-    yield kernel(zero, 6 * values, zero, zero, back)
-    yield kernel(of_states, values + keys + WIDE * states, by_state, w.chunk, back)
-    yield kernel(zero, (2 * WIDE + 2 * w.item) * states, zero, zero, back)
+    yield _kernel(zero, 6 * values, zero, zero, back)
+    yield _kernel(of_states, values + keys + WIDE * states, by_state, w.chunk, back)
+    yield _kernel(zero, (2 * WIDE + 2 * w.item) * states, zero, zero, back)
     of_x = 3 * values + keys + pairs + steps + w.item * states
-    yield kernel(of_states + of_pairs, of_x, by_rows, w.state + w.chunk, back)
+    yield _kernel(of_states + of_pairs, of_x, by_rows, w.state + w.chunk, back)
     for _ in range(2):
-        yield kernel(of_states, values + (1 + WIDE / w.item) * keys + steps + w.item * states, by_rows, w.head, back)
-        yield kernel(of_chunks, (2 + WIDE / w.item) * keys + pairs, square, w.chunk, back)
-    yield kernel(of_pairs, 2 * values + steps + pairs, square * w.heads / w.groups, w.head, back)
-    yield kernel(of_pairs, 2 * values + steps + pairs, by_rows, w.head, back)
-    yield kernel(zero, 12 * WIDE * rows, zero, zero, back, 9.0)  # sums of decays turned round, of steps and biases
-    yield kernel(zero, 3 * (values + 2 * keys), zero, zero, back & convolved)
+        yield _kernel(of_states, values + (1 + WIDE / w.item) * keys + steps + w.item * states, by_rows, w.head, back)
+        yield _kernel(of_chunks, (2 + WIDE / w.item) * keys + pairs, square, w.chunk, back)
+    yield _kernel(of_pairs, 2 * values + steps + pairs, square * w.heads / w.groups, w.head, back)
+    yield _kernel(of_pairs, 2 * values + steps + pairs, by_rows, w.head, back)
+    yield _kernel(zero, 12 * WIDE * rows, zero, zero, back, 9.0)  # sums of decays turned round, of steps and biases
+    yield _kernel(zero, 3 * (values + 2 * keys), zero, zero, back & convolved)
 
 
 def _delta(w: ScanCalls) -> Kernels:
@@ -179,35 +180,38 @@ def _delta(w: ScanCalls) -> Kernels:
     through = w.chunks() * (w.state + w.chunk)
     back, forward = w.backward, ~w.backward
 
-    def kernel(
-        flop: NDArray, moved: NDArray, blocks: NDArray, serial: NDArray, there: NDArray, launches: float = 1.0
-    ) -> tuple[ScanKernel, NDArray[np.bool_]]:
-        return ScanKernel(flop, moved, blocks, serial, launches), there
-
     # norms of queries and keys, sums of decays
-    yield kernel(zero, np.where(back, 6.0, 4.0) * keys + 2 * WIDE * rows, zero, zero, every, 3.0)
+    yield _kernel(zero, np.where(back, 6.0, 4.0) * keys + 2 * WIDE * rows, zero, zero, every, 3.0)
     # keys with keys, and the inverse
-    yield kernel(by_key, keys + 2 * WIDE * rows + rows * w.chunk * WIDE, cells, w.state, forward)
+    yield _kernel(by_key, keys + 2 * WIDE * rows + rows * w.chunk * WIDE, cells, w.state, forward)
     solve = 2 * rows * w.chunk * w.chunk / 2
-    yield kernel(solve, rows * w.chunk * WIDE + square, cells, w.chunk**2 / SOLVED, forward)
+    yield _kernel(solve, rows * w.chunk * WIDE + square, cells, w.chunk**2 / SOLVED, forward)
     # corrected keys and values, states chunk by chunk; again in the backward
     corrected = keys + 2 * values + wide_keys + square + 2 * WIDE * rows
     parts = np.ceil(w.state / TILE) + np.ceil(w.head / TILE)
-    yield kernel(by_key + by_value, corrected, cells, w.chunk * parts, every)
+    yield _kernel(by_key + by_value, corrected, cells, w.chunk * parts, every)
     passed = keys + wide_keys + 2 * values + states + WIDE * rows
-    yield kernel(2 * of_states, passed, one_by_one, through, every)
+    yield _kernel(2 * of_states, passed, one_by_one, through, every)
     # results
-    yield kernel(of_states + by_key + by_value, 2 * keys + 2 * values + states, by_tiles, 2 * w.state + w.chunk, forward)
+    yield _kernel(
+        of_states + by_key + by_value, 2 * keys + 2 * values + states, by_tiles, 2 * w.state + w.chunk, forward
+    )
     # gradients: of values within a chunk; of states chunk by chunk; of queries, keys and decays; of what was corrected
-    yield kernel(by_key + by_value, 2 * keys + 2 * values, cells, w.state + w.chunk * np.ceil(w.head / TILE), back)
+    yield _kernel(by_key + by_value, 2 * keys + 2 * values, cells, w.state + w.chunk * np.ceil(w.head / TILE), back)
     of_dh = 2 * keys + wide_keys + 3 * values + states
-    yield kernel(3 * of_states, of_dh, one_by_one, through + w.chunks() * w.chunk, back)
+    yield _kernel(3 * of_states, of_dh, one_by_one, through + w.chunks() * w.chunk, back)
     wide_gradients = 3 * wide_keys + 2 * WIDE * rows
-    yield kernel(
+    yield _kernel(
         3 * of_states + by_value * np.ceil(w.state / TILE) + 2 * by_key,
         2 * keys + 3 * values + 2 * states + wide_keys + wide_gradients,
         cells * np.ceil(w.state / TILE), 4 * w.head + 2 * w.chunk, back,
     )  # fmt: skip
     of_wy = keys + 3 * values + 2 * wide_keys + square + 4 * WIDE * rows
-    yield kernel(4 * by_key + 3 * by_value + 2 * rows * w.chunk**2, of_wy, cells, w.chunk * (2 + 2 * parts + 3 * np.ceil(w.state / TILE)), back)
-    yield kernel(zero, 3 * wide_keys + 6 * WIDE * rows, zero, zero, back, 3.0)  # sums of parts
+    yield _kernel(
+        4 * by_key + 3 * by_value + 2 * rows * w.chunk**2,
+        of_wy,
+        cells,
+        w.chunk * (2 + 2 * parts + 3 * np.ceil(w.state / TILE)),
+        back,
+    )
+    yield _kernel(zero, 3 * wide_keys + 6 * WIDE * rows, zero, zero, back, 3.0)  # sums of parts

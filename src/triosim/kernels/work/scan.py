@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +117,8 @@ def scans(
     rows = len(columns[0])
     flags = [np.full(rows, flag) for flag in (delta, backward, normed)]
     code, item = np.full(rows, DTYPE_CODE[dtype], np.int8), np.full(rows, float(DTYPE_BYTES[dtype]))
-    return ScanCalls(*columns, *flags, code, item)
+    row: list[Any] = [*columns, *flags, code, item]
+    return ScanCalls(*row)
 
 
 def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ScanCalls:
@@ -129,4 +131,5 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ScanCa
     """
     found = np.array(calls_of(trace).work(rows, ScanWork), np.float64).reshape(len(rows), len(_SIZES)).T
     flags = (column > 0 for column in found[-3:])
-    return ScanCalls(*found[:-3], *flags, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64))
+    row: list[Any] = [*found[:-3], *flags, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
+    return ScanCalls(*row)

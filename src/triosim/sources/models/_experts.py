@@ -241,9 +241,9 @@ class Experts:
         ends = self._ends(net, net.view(numbers, (y.shape[0],)))
         made = self._made(net, y, ends, by_expert)
         if self.gated:
-            y = net.swiglu(*made, weights, clamped=self.activation == "clamped")
+            y = net.swiglu(made[0], made[1], weights, clamped=self.activation == "clamped")
         else:
-            y = net.squared_relu(*made, weights)
+            y = net.squared_relu(made[0], weights)
         y = self._product(net, self.names[-1], y, ends, by_expert)
         return _added_up(net, y, places, x)
 

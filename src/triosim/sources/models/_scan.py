@@ -1,8 +1,8 @@
 """What takes the place of attention in hybrid decoders: Mamba-2 and gated delta networks, with their convolutions.
 
 They are stated as training stacks run them, by the fused kernels of ``mamba_ssm``, ``causal_conv1d`` and ``fla``: what
-PyTorch alone runs where those are not installed takes many times as long and is meant for tests.  Sources: Dao & Gu, arXiv:2405.21060;
-Yang et al., arXiv:2412.06464.
+PyTorch alone runs where those are not installed takes many times as long and is meant for tests.  Sources: Dao & Gu,
+arXiv:2405.21060; Yang et al., arXiv:2412.06464.
 """
 
 from __future__ import annotations
@@ -165,6 +165,8 @@ class _LastProduct:
             else:
                 row = net.operator("aten::addmm", ("self", "mat1", "mat2"), (self.bias, flat, turned), (y,))
 
+        self.row = row
+
         def rule(g: Tensor) -> None:
             self.gradient = g
             dx = net.tensor(flat.shape, flat.dtype)
@@ -194,7 +196,10 @@ def _mamba(net: Net, mixer: Mamba2Mixer, made: Tensor, norm: Tensor | None, last
     roles = ("zxbcdt", "conv1d_weight", *(["conv1d_bias"] if mixer.conv_bias else []), "dt_bias", "A_log", "D",
              *(["rmsnorm_weight"] if norm else []))  # fmt: skip
     shape = (*made.shape[:2], mixer.inner)
-    y, ungated = net.tensor(shape, made.dtype, needs_grad=any(t.needs_grad for t in read)), net.tensor(shape, made.dtype)
+    y, ungated = (
+        net.tensor(shape, made.dtype, needs_grad=any(t.needs_grad for t in read)),
+        net.tensor(shape, made.dtype),
+    )
     saved = [ungated, *([net.tensor((*shape[:2], mixer.groups), "float32")] if norm else [])]
     name = "mamba_ssm::split_conv1d_scan_combined"
     args = {"chunk_size": mixer.chunk, "head_size": mixer.size, "state_size": mixer.state}
@@ -207,7 +212,8 @@ def _mamba(net: Net, mixer: Mamba2Mixer, made: Tensor, norm: Tensor | None, last
         more = {"recompute_output": True} if again else {}
         net.operator(f"{name}_backward", kept, (g, *read, *saved), (*gradients, *again), {**args, **more})
         if last is not None:
-            last.differentiate(net, again[0])
+            with net.differentiating(last.row):
+                last.differentiate(net, again[0])
         for t, gradient in zip(read, gradients, strict=True):
             net.give(t, gradient)
 
@@ -273,7 +279,7 @@ def _decays(net: Net, steps: Tensor) -> Tensor:
 
 
 def _delta_rule(net: Net, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """The gated delta rule of queries and keys [batch, tokens, groups, state] and values [batch, tokens, heads, size]."""
+    """The gated delta rule of queries, keys [batch, tokens, groups, state] and values [batch, tokens, heads, size]."""
     read, name = (q, k, v, g, beta), "fla::chunk_gated_delta_rule"
     roles, args = ("query", "key", "value", "g", "beta"), {"chunk_size": DELTA_CHUNK}
     y = net.tensor(v.shape, v.dtype, needs_grad=any(t.needs_grad for t in read))

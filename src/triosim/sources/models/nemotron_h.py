@@ -60,7 +60,8 @@ class NemotronH(LlamaLike):
     left_out: ClassVar = {"head_dim": 128}
     fixed: ClassVar = {
         "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "moe_latent_size": None, "num_nextn_predict_layers": 0,
-        "residual_in_fp32": False, "mamba_proj_bias": False, "n_shared_experts": 1, "sliding_window": None, "attention_bias": False,
+        "residual_in_fp32": False, "mamba_proj_bias": False, "n_shared_experts": 1, "sliding_window": None,
+        "attention_bias": False,
     }  # fmt: skip
 
     @classmethod
