@@ -150,7 +150,16 @@ NEMOTRON = {
     "hybrid_override_pattern": "ME*-ME", "n_routed_experts": 8, "moe_intermediate_size": 48,
     "moe_shared_expert_intermediate_size": 32, "n_group": 4, "topk_group": 2,
 }  # fmt: skip
+GRANITE = {
+    **LLAMA, "num_key_value_heads": 2, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16,
+    "mamba_chunk_size": 8, "shared_intermediate_size": 32, "num_local_experts": 8, "pad_token_id": 0,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
 CASES |= {
+    "granitemoehybrid": ("granitemoehybrid", GRANITE),
+    "granitemoehybrid, dense": (
+        "granitemoehybrid", {**GRANITE, "num_local_experts": 0, "position_embedding_type": "rope"}
+    ),
     "mamba2": ("mamba2", MAMBA),
     "mamba2, biases": ("mamba2", {**MAMBA, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}),
     "nemotron_h": ("nemotron_h", NEMOTRON),
@@ -163,6 +172,8 @@ CASES |= {
     ),
 }  # fmt: skip
 APART = {
+    "granitemoehybrid",
+    "granitemoehybrid, dense",
     "mamba2",
     "mamba2, biases",
     "nemotron_h",
