@@ -18,6 +18,14 @@ from triosim.trace.tables import Phase, check
 CASES = {
     "nemotron-h-8b": {"hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5},
     "qwen3-next-80b-a3b": {"num_hidden_layers": 4, "num_experts": 16},
+    "qwen3_5": {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 1024,
+    },
 }
 
 

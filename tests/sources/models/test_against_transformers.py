@@ -171,7 +171,13 @@ CASES |= {
          "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 32},
     ),
 }  # fmt: skip
+CASES |= {
+    "qwen3_5": ("qwen3_5_text", CASES["qwen3_next"][1]),
+    "qwen3_5_moe": ("qwen3_5_moe_text", CASES["qwen3_next"][1]),
+}
 APART = {
+    "qwen3_5",
+    "qwen3_5_moe",
     "granitemoehybrid",
     "granitemoehybrid, dense",
     "mamba2",

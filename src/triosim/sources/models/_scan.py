@@ -100,6 +100,7 @@ class GatedDeltaNet:
         size, state: of a value, and of a query or key.
         kernel: places of the convolution.
         kind, norm: classes of the module and of its norm.
+        apart: queries, keys and values, gates, rates and steps have a product each, not two group by group.
     """
 
     width: int
@@ -110,6 +111,7 @@ class GatedDeltaNet:
     kernel: int
     kind: str
     norm: str
+    apart: bool = False
 
     def problem(self) -> str:
         """What is wrong with the sizes, or ``""``."""
@@ -123,28 +125,40 @@ class GatedDeltaNet:
         for name in ("dt_bias", "A_log"):
             w.add(f"{at}.{name}", self.heads)
         w.add(f"{at}.conv1d.weight", 2 * keys + values, 1, self.kernel)
-        w.linear(f"{at}.in_proj_qkvz", self.width, 2 * keys + 2 * values, bias=False)
-        w.linear(f"{at}.in_proj_ba", self.width, 2 * self.heads, bias=False)
+        made = {"qkvz": 2 * keys + 2 * values, "ba": 2 * self.heads}
+        after = {"qkv": 2 * keys + values, "z": values, "b": self.heads, "a": self.heads}
+        for name, outputs in () if self.apart else made.items():
+            w.linear(f"{at}.in_proj_{name}", self.width, outputs, bias=False)
         w.norm(f"{at}.norm", self.size, bias=False)
         w.linear(f"{at}.out_proj", values, self.width, bias=False)
+        for name, outputs in after.items() if self.apart else ():
+            w.linear(f"{at}.in_proj_{name}", self.width, outputs, bias=False)
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """The part of ``x`` [batch, tokens, width]."""
-        shape, each = x.shape[:2], self.heads // self.groups
-        keys, values = self.groups * self.state, self.heads * self.size
-        made = net.view(net.linear("in_proj_qkvz", x), (*shape, self.groups, 2 * (self.state + each * self.size)))
-        rates = net.view(net.linear("in_proj_ba", x), (*shape, self.groups, 2 * each))
-        *parts, gate = net.split(made, [self.state, self.state, each * self.size, each * self.size])
-        beta, steps = (net.view(net.clone(part), (*shape, self.heads)) for part in net.split(rates, [each, each]))
-        flat = [net.view(net.clone(part), (*shape, math.prod(part.shape[2:]))) for part in parts]
-        gate = net.view(net.clone(gate), (*shape, self.heads, self.size))
-        convolved = _convolution(net, "conv1d", net.cat(flat, 2))
-        q, k, v = net.split(convolved, [keys, keys, values])
+        shape, keys, values = x.shape[:2], self.groups * self.state, self.heads * self.size
+        mixed, gate, beta, steps = self._apart(net, x) if self.apart else self._by_group(net, x)
+        q, k, v = net.split(_convolution(net, "conv1d", mixed), [keys, keys, values])
         q, k = (net.view(part, (*shape, self.groups, self.state)) for part in (q, k))
         v = net.view(v, (*shape, self.heads, self.size))
         y = _delta_rule(net, q, k, v, _decays(net, steps), net.sigmoid(beta))
         y = _gated_norm(net, "norm", y, gate, self.norm, "fla", self.size)
         return net.linear("out_proj", net.view(y, (*shape, values)))
+
+    def _apart(self, net: Net, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys and values side by side; gates by head; rates and steps."""
+        mixed, gate, beta, steps = (net.linear(f"in_proj_{name}", x) for name in ("qkv", "z", "b", "a"))
+        return mixed, net.view(gate, (*x.shape[:2], self.heads, self.size)), beta, steps
+
+    def _by_group(self, net: Net, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same, taken out of what two products make for one head of keys after the other."""
+        shape, each = x.shape[:2], self.heads // self.groups
+        made = net.view(net.linear("in_proj_qkvz", x), (*shape, self.groups, 2 * (self.state + each * self.size)))
+        rates = net.view(net.linear("in_proj_ba", x), (*shape, self.groups, 2 * each))
+        *parts, gate = net.split(made, [self.state, self.state, each * self.size, each * self.size])
+        beta, steps = (net.view(net.clone(part), (*shape, self.heads)) for part in net.split(rates, [each, each]))
+        flat = [net.view(net.clone(part), (*shape, math.prod(part.shape[2:]))) for part in parts]
+        return net.cat(flat, 2), net.view(net.clone(gate), (*shape, self.heads, self.size)), beta, steps
 
 
 # --- operators that only these call -----------------------------------------------------------------------------------
