@@ -20,6 +20,7 @@ from triosim.composition.host import (
     default_mode,
     further_kernels,
     host,
+    issue_seconds,
     kernel_by_kernel,
     launched_one_by_one,
 )
@@ -211,6 +212,15 @@ MIXTURE = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1024, "num_experts": 16,
     "num_experts_per_tok": 2, "head_dim": 32,
 }  # fmt: skip
+
+
+def test_kernels_of_a_scan_are_launched_one_by_one() -> None:
+    trace = triosim.model("mamba2-130m", sequence_length=256, configuration={"num_hidden_layers": 1})
+    issue = host(trace, "eager").issue_s
+    name = "mamba_ssm::split_conv1d_scan_combined"
+    for row, kernels in ((trace.operators.name.index(name), 9), (trace.operators.name.index(f"{name}_backward"), 27)):
+        assert issue[row] == pytest.approx(issue_seconds("eager") + (kernels - 1) * issue_seconds("compiled"))
+    assert host(trace, "graph").issue_s.max() <= issue_seconds("eager")
 
 
 @pytest.mark.parametrize("recipe", ["none", "mxfp8", "fp8-current"])

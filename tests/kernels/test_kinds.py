@@ -21,6 +21,7 @@ from triosim.kernels.work.attention import attention
 from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
+from triosim.kernels.work.scan import scans
 from triosim.kernels.work.stream import rowwise
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
@@ -31,6 +32,7 @@ WORK = {
     "convolution": convolution(8 * SIZES, *(np.full(3, x) for x in (64.0, 64.0, 56.0)), 3, DTYPE_CODE["float32"]),
     "attention": attention(SIZES, 2048.0, 2048.0, 32.0, 8.0, 128.0),
     "moe": experts(64 * SIZES, 2.0, 4096.0, 14336.0, 8.0),
+    "scan": scans(SIZES, 4096.0, 64.0, 8.0, 128.0, 64.0, 256.0, 4.0),
     "stream": rowwise("elementwise", 4096 * SIZES, np.full(3, 4096.0)),
 }
 

@@ -28,6 +28,7 @@ from triosim.kernels.work.attention import attention
 from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
+from triosim.kernels.work.scan import scans
 from triosim.kernels.work.stream import rowwise
 
 TARGET = Path(unknown.__file__).parents[1] / "data" / "physical" / "unknown.json"
@@ -53,6 +54,10 @@ def works() -> dict[str, list[kinds.Work]]:
         ],
         "attention": [attention(batch, keys, keys, heads, heads, 128), attention(batch, 1, keys, heads, heads, 128)],
         "moe": [experts(tokens, 2, hidden, 2 * hidden, 8)],
+        "scan": [
+            scans(batch, keys, heads, 8, 128, 64, 256),
+            scans(batch, keys, heads, 8, 128, 128, 64, delta=True),
+        ],
         "stream": [rowwise(name, rows, length) for name in ("elementwise", "softmax", "layer_norm", "batch_norm")],
     }
 

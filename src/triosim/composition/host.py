@@ -27,7 +27,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.changes import same_device
 from triosim.kernels.classes import by_name, reserves
 from triosim.kernels.physical.stream import shortest_kernel_s
-from triosim.operators import canonical, kind
+from triosim.operators import canonical, kind, traffic
 from triosim.operators.experts import expert_sizes
 from triosim.schedule.program import HOST, Op, Program
 from triosim.trace.calls import calls_of
@@ -204,6 +204,7 @@ def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> HostCo
         if bool(np.any((recorded != each_s) & (recorded > 0))):
             source += f"; {row['by_operator_note']} ({row['by_operator_source']})"
         spread = table["spread"]["table"]
+        recorded = recorded if mode == "graph" else recorded + _launched_inside(trace)
     return HostCosts(
         mode, recorded * processes, launch * processes, delay, gap, spread, source,
         send_s=None if send is None else send * processes,
@@ -230,6 +231,16 @@ def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
         own = usual.get(canonical(name)[0], {})
         found[name, backward] = own.get("backward_s" if backward else "forward_s", row["issue_s"])
     return np.array([found[key] for key in keys], np.float64)
+
+
+def _launched_inside(trace: Trace) -> NDArray[np.float64]:
+    """What the kernels of one function of its own (a scan's) cost besides the first: a launch from compiled code each,
+    at least, for Python launches them."""
+    there = np.flatnonzero(by_name(trace.operators.name, lambda name: kind(name) == "scan").astype(bool))
+    more = np.zeros(len(trace))
+    calls = calls_of(trace)
+    more[there] = [traffic(calls[row]).kernels - 1.0 for row in there.tolist()]
+    return more * issue_seconds("compiled")
 
 
 def further_kernels(trace: Trace, casts: bool = True) -> NDArray[np.float64]:

@@ -20,18 +20,18 @@ from triosim.trace.tables import ITEM_BYTES, Trace
 
 GROUPS = (
     "nothing", "matrix", "convolution", "convolution_backward", "attention", "attention_backward", "rowwise",
-    "elementwise", "other", "experts",
+    "elementwise", "other", "experts", "scan",
 )  # fmt: skip
 """Classes of work.  ``nothing`` launches no kernel; ``rowwise`` reads each row twice (softmax, normalization);
 ``other`` is moved by bytes like ``elementwise`` but was never measured on its own; ``experts`` are the products of a
-mixture of experts."""
+mixture of experts; ``scan`` keeps a state along the sequence."""
 
 (
     NOTHING, MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, ROWWISE, ELEMENTWISE, OTHER,
-    EXPERTS,
+    EXPERTS, SCAN,
 ) = range(len(GROUPS))  # fmt: skip
 
-STANDS_IN = {"experts": "matrix"}
+STANDS_IN = {"experts": "matrix", "scan": "matrix"}
 """Classes that no roofline and no anchoring was fitted to -> the class whose constants they take."""
 
 ENGINES = ("", "simt", "tensor", "narrow")
@@ -41,12 +41,13 @@ the matrix units at 16 bits and TF32, and the matrix units at 8 bits and below."
 BYTES_ONLY, SIMT, TENSOR, NARROW = range(len(ENGINES))
 
 _BACKWARD = {CONVOLUTION: CONVOLUTION_BACKWARD, ATTENTION: ATTENTION_BACKWARD}
-_COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, EXPERTS)
+_COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, EXPERTS, SCAN)
 """Classes whose time follows a count of floating-point operations."""
 
 _OPERANDS = frozenset(
     ("", "input", "self", "mat1", "mat2", "other", "weight", "batch1", "batch2", "tensor", "tensors", "tensor1",
-     "tensor2", "vec", "vec2", "query", "key", "value", "q", "k", "v", "grad_output", "grad_out", "grad", "gradient")
+     "tensor2", "vec", "vec2", "query", "key", "value", "q", "k", "v", "grad_output", "grad_out", "grad", "gradient",
+     "zxbcdt")
 )  # fmt: skip
 """Arguments that the matrix units multiply; biases, masks, scales and saved statistics may have other types."""
 

@@ -56,6 +56,7 @@ from triosim.operators._work import (
     ExpertsWork,
     MovedBytes,
     ProductWork,
+    ScanWork,
     Work,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "Need",
     "Output",
     "ProductWork",
+    "ScanWork",
     "Shape",
     "Term",
     "Window",

@@ -152,6 +152,39 @@ class ExpertsWork(NamedTuple):
         return 2.0 * self.tokens * self.topk * self.hidden * self.inner * self.matrices * self.times
 
 
+class ScanWork(NamedTuple):
+    """One scan along sequences (:mod:`triosim.operators.scan`).
+
+    Attributes:
+        sequences, length: how many, and tokens of each.
+        heads, groups: of values, and of keys and queries (B and C of Mamba-2).
+        state, head: elements of a key and of a value; their product is the state's of a head.
+        chunk: tokens that are multiplied with each other.
+        window: places of the convolution before it, 0 for none.
+        delta: whether the state is corrected before it is added to (delta rule), not gated afterwards (Mamba-2).
+        backward: whether it is the gradient.
+        normed: whether the result is normed as it is gated.
+    """
+
+    sequences: float
+    length: float
+    heads: float
+    groups: float
+    state: float
+    head: float
+    chunk: float
+    window: float = 0.0
+    delta: bool = False
+    backward: bool = False
+    normed: bool = False
+
+    @staticmethod
+    def cube(flop: float) -> ScanWork:
+        """One head with a state of 64 x 64 and as many tokens as so many FLOP need, where shapes tell no sizes."""
+        length = max(flop / (2.0 * 3 * 64 * 64), 1.0) if flop > 0 else 1.0
+        return ScanWork(1.0, length, 1.0, 1.0, 64.0, 64.0, 64.0)
+
+
 class MovedBytes(NamedTuple):
     """What one call moves.
 
@@ -182,4 +215,4 @@ def _side(flop: float) -> float:
     return max((flop / 2.0) ** (1 / 3), 1.0) if flop > 0 else 1.0
 
 
-Work = ProductWork | ConvolutionWork | AttentionWork | ExpertsWork
+Work = ProductWork | ConvolutionWork | AttentionWork | ExpertsWork | ScanWork

@@ -62,6 +62,8 @@ class Elementwise(Kind):
         quantize compute_amax: self
         dequantize_4bit: absmax self
         swiglu clamped_swiglu: gate up weight
+        squared_relu: gate weight
+        gdn_gate: gate A_log dt_bias
         fused_rope: input cos sin
         silu_and_mul gelu_and_mul gelu_tanh_and_mul rotary_embedding
         """
@@ -82,7 +84,8 @@ class Elementwise(Kind):
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward:
-            each = gradients_of(call, ("gate",), ("up",), ("weight",)) if call.find("gate") >= 0 else None
+            parts = (("gate",), ("up",), ("weight",), ("A_log",), ("dt_bias",))
+            each = gradients_of(call, *parts) if call.find("gate") >= 0 else None
             return each or like(call, "self", "output", "result", *GRADIENT_ROLES, "input")
         if not call.inputs:
             return None
@@ -91,7 +94,8 @@ class Elementwise(Kind):
         shape = broadcast(call.inputs)
         if shape is None:
             return None
-        made = CallResult(shape, "bool" if call.name in _TRUTHS else promoted(call))
+        dtype = "bool" if call.name in _TRUTHS else "float32" if call.name == "gdn_gate" else promoted(call)
+        made = CallResult(shape, dtype)
         return (made, CallResult(shape, "bool", saved=True)) if call.name in _MASKED else (made,)
 
     def reads_result(self, name: str, role: str) -> bool:
@@ -109,7 +113,7 @@ class Elementwise(Kind):
 
 
 _FILLS = ("zero", "fill")
-_LIKE_INPUT = ("fused_rope", "prelu", "_prelu_kernel", "glu", "swiglu", "clamped_swiglu")
+_LIKE_INPUT = ("fused_rope", "prelu", "_prelu_kernel", "glu", "swiglu", "clamped_swiglu", "squared_relu")
 _MASKED = ("native_dropout", "_fused_dropout", "fused_dropout")
 _TRUTHS = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "greater", "greater_equal", "less", "less_equal", "not_equal", "logical_and",

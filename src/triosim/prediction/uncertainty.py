@@ -29,7 +29,7 @@ from triosim.engine.monte_carlo import play_many
 from triosim.engine.solver import NetworkModel
 from triosim.hardware import catalog
 from triosim.hardware.system import Labels, System, Tier
-from triosim.kernels.classes import GROUPS, by_name, group_of_name
+from triosim.kernels.classes import GROUPS, SCAN, by_name, group_of_name
 from triosim.kernels.estimate import Z90, Source
 from triosim.network.lowering import LoweredJob
 from triosim.network.placement import Placement
@@ -69,7 +69,8 @@ HOST, UPDATE, SOFTWARE, NETWORK = "the host", "the host's update", "the software
 _WORDS = {
     "matrix": "matrix products", "convolution": "convolutions", "convolution_backward": "gradients of convolutions",
     "attention": "attention", "attention_backward": "gradients of attention", "rowwise": "softmax and normalization",
-    "elementwise": "elementwise operators", "experts": "experts", "other": "other operators",
+    "elementwise": "elementwise operators", "experts": "experts", "scan": "scans of states",
+    "other": "other operators",
     "nothing": "other operators",
 }  # fmt: skip
 _RECORDED = (Source.RECORDED, Source.NOTHING)
@@ -314,8 +315,12 @@ def _tasks(
     """
     trace, times = job.step.trace, job.times
     words = [_WORDS[name] for name in GROUPS]
-    known = list(dict.fromkeys(words))
-    code = np.array([known.index(word) for word in words])[by_name(trace.operators.name, group_of_name)]
+    group = by_name(trace.operators.name, group_of_name)
+    rare = (
+        set() if np.any(group == SCAN) else {_WORDS["scan"]}
+    )  # a cause more has draws of its own, and moves the others'
+    known = [word for word in dict.fromkeys(words) if word not in rare]
+    code = np.array([known.index(word) if word in known else -1 for word in words])[group]
     pairs = np.column_stack([code, np.round(times.spread, 4)])
     host = [[len(known), job.launching.spread], [len(known) + 1, update.SPREAD]]
     kinds, kind = _distinct_pairs(np.vstack([pairs, host]))

@@ -397,8 +397,13 @@ def _layer(name: str, family: Any, number: int) -> ServedLayer:
     from triosim.sources.models._experts import Experts
     from triosim.sources.models._latent import LatentAttention
     from triosim.sources.models._parts import FeedForward, SelfAttention
+    from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 
     own, part = family.attention(number), family.feed_forward(number)
+    if isinstance(own, (Mamba2Mixer, GatedDeltaNet)):
+        raise _not_served(name, family, "keeps a state of fixed size in place of keys and values")
+    if own is None:
+        raise _not_served(name, family, "has blocks without attention")
     attention: ServedHeads | ServedLatent
     if isinstance(own, LatentAttention):
         attention = ServedLatent(own.heads, own.rank, own.query_rank, own.size, own.rotated, own.value)

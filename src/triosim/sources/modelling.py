@@ -31,6 +31,7 @@ from triosim.sources.models._net import ATTENTIONS, Net
 from triosim.sources.models._net import Weights as Weights
 from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
+from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
 from triosim.trace.repeated import UnitRun, lengthened
@@ -365,10 +366,16 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
     """
     if not isinstance(layer_types, list) or len(layer_types) != family.depth:
         raise InputError(f"{where}: layer_types must be a list of the {family.depth} layers, one for each")
+    linear = [isinstance(family.attention(layer), (Mamba2Mixer, GatedDeltaNet)) for layer in range(family.depth)]
+    known = (*LAYER_TYPES, LINEAR) if any(linear) else LAYER_TYPES
     for layer, kind in enumerate(layer_types):
-        if kind not in LAYER_TYPES:
+        if kind not in known:
+            raise InputError(f"{where}: layer_types[{layer}] {quoted(kind)} is not supported, only {', '.join(known)}")
+        if (kind == LINEAR) != linear[layer]:
             raise InputError(
-                f"{where}: layer_types[{layer}] {quoted(kind)} is not supported, only {', '.join(LAYER_TYPES)}"
+                f"{where}: layer_types[{layer}] is {quoted(kind)}, but in this family that layer has "
+                f"{'linear attention' if linear[layer] else 'attention to tokens'}: only the usual order of layers is "
+                "supported"
             )
         window = getattr(family.attention(layer), "window", 0)
         if kind != CHUNKED and (kind == SLIDING) != (window > 0):
@@ -379,7 +386,7 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
             )
 
 
-SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
+SLIDING, CHUNKED, LINEAR = "sliding_attention", "chunked_attention", "linear_attention"
 LAYER_TYPES = ("full_attention", SLIDING, CHUNKED)
 """What Hugging Face calls the attention of a layer; chunks of Llama 4 are as long as its usual sequences."""
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from triosim import operators as rules
 from triosim.core.columns import Ragged
 from triosim.core.dtypes import DTYPES
-from triosim.operators import AttentionWork, Call, ConvolutionWork, Dims, ExpertsWork, ProductWork
+from triosim.operators import AttentionWork, Call, ConvolutionWork, Dims, ExpertsWork, ProductWork, ScanWork
 from triosim.trace.tables import NONE, Kernels, Operators, Trace, Values
 
-W = TypeVar("W", ProductWork, ConvolutionWork, AttentionWork, ExpertsWork)
+W = TypeVar("W", ProductWork, ConvolutionWork, AttentionWork, ExpertsWork, ScanWork)
 
 MANY = 32
 """Tensors of an operator from which on they are looked up together."""

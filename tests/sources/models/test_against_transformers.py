@@ -140,7 +140,51 @@ CASES |= {
     ),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {**LLAMA, "num_key_value_heads": 2, "head_dim": 16}),
 }  # fmt: skip
+MAMBA = {
+    "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8, "num_hidden_layers": 2,
+    "hidden_size": 64, "vocab_size": CLASSES,
+}  # fmt: skip
+NEMOTRON = {
+    **{key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}, "num_key_value_heads": 2,
+    "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8,
+    "hybrid_override_pattern": "ME*-ME", "n_routed_experts": 8, "moe_intermediate_size": 48,
+    "moe_shared_expert_intermediate_size": 32, "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+GRANITE = {
+    **LLAMA, "num_key_value_heads": 2, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16,
+    "mamba_chunk_size": 8, "shared_intermediate_size": 32, "num_local_experts": 8, "pad_token_id": 0,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+CASES |= {
+    "granitemoehybrid": ("granitemoehybrid", GRANITE),
+    "granitemoehybrid, dense": (
+        "granitemoehybrid", {**GRANITE, "num_local_experts": 0, "position_embedding_type": "rope"}
+    ),
+    "mamba2": ("mamba2", MAMBA),
+    "mamba2, biases": ("mamba2", {**MAMBA, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}),
+    "nemotron_h": ("nemotron_h", NEMOTRON),
+    "nemotron_h, biases": ("nemotron_h", {**NEMOTRON, "mlp_bias": True}),
+    "qwen3_next": (
+        "qwen3_next",
+        {**LLAMA, "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, "linear_num_key_heads": 2,
+         "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_experts": 8,
+         "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 32},
+    ),
+}  # fmt: skip
+CASES |= {
+    "qwen3_5": ("qwen3_5_text", CASES["qwen3_next"][1]),
+    "qwen3_5_moe": ("qwen3_5_moe_text", CASES["qwen3_next"][1]),
+}
 APART = {
+    "qwen3_5",
+    "qwen3_5_moe",
+    "granitemoehybrid",
+    "granitemoehybrid, dense",
+    "mamba2",
+    "mamba2, biases",
+    "nemotron_h",
+    "nemotron_h, biases",
+    "qwen3_next",
     "dbrx",
     "ernie4_5",
     "seed_oss, dropout",
@@ -158,7 +202,7 @@ APART = {
     "gptj",
 }
 """Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
-place, or runs attention in pieces."""
+place, or runs attention or a scan in pieces."""
 LAYOUT = {"clone"}
 """Copies that the layout of attention's result asks for on a CPU, where heads come before tokens."""
 MASK = {"where", "ge", "logical_and", "scalar_tensor", "bitwise_and", "new_ones", "le", "eq", "expand"}

@@ -41,7 +41,7 @@ _GOLDEN = (0.0, 0.5, 1.0)
 """Quantiles of the measured times at which each class has a golden prediction."""
 _CODES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("attention", "family"): attention.FAMILIES, ("moe", "family"): moe.FAMILIES, ("stream", "kind"): stream.KINDS,
-    **{(kind, "dtype"): DTYPES for kind in ("gemm", "convolution", "attention", "moe")},
+    **{(kind, "dtype"): DTYPES for kind in ("gemm", "convolution", "attention", "moe", "scan")},
 }  # fmt: skip
 """Columns of work that are indices, and the names they stand for: the file holds names."""
 _COUNTS = frozenset((

@@ -1,7 +1,7 @@
 """Physical models of every kind of operator: times from shapes and a datasheet, with few constants that devices share.
 
 An operator's class says which kind prices it (:mod:`triosim.kernels.physical.kinds`): matrix products, convolutions,
-attention, mixtures of experts, and everything else by the bytes that it moves.  Equal calls are priced once.
+attention, mixtures of experts, scans, and everything else by the bytes that it moves.  Equal calls are priced once.
 
 Where there is no physical model - on devices that are not GPUs - the fitted roofline stands in, with its wider
 interval, and the estimate says so.
@@ -30,6 +30,7 @@ from triosim.kernels.classes import (
     MATRIX,
     OTHER,
     ROWWISE,
+    SCAN,
     OperatorClasses,
     classify,
 )
@@ -37,7 +38,7 @@ from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind, KernelTimes, shipped
 from triosim.kernels.physical.stream import load as stream_constants
-from triosim.kernels.work import attention, convolution, gemm, moe, stream
+from triosim.kernels.work import attention, convolution, gemm, moe, scan, stream
 from triosim.trace.calls import unique_calls
 from triosim.trace.tables import Trace
 
@@ -46,7 +47,8 @@ BASIS = "physical"
 
 GROUPS: Mapping[str, tuple[int, ...]] = {
     "gemm": (MATRIX,), "convolution": (CONVOLUTION, CONVOLUTION_BACKWARD),
-    "attention": (ATTENTION, ATTENTION_BACKWARD), "moe": (EXPERTS,), "stream": (ROWWISE, ELEMENTWISE, OTHER),
+    "attention": (ATTENTION, ATTENTION_BACKWARD), "moe": (EXPERTS,), "scan": (SCAN,),
+    "stream": (ROWWISE, ELEMENTWISE, OTHER),
 }  # fmt: skip
 """Kinds of kernels and the classes of operators that they price."""
 
@@ -155,6 +157,8 @@ def work_of(
         return attention.of(trace, rows, dtype), once
     if kind == "moe":
         return moe.of(trace, rows, dtype), once
+    if kind == "scan":
+        return scan.of(trace, rows, dtype), once
     return stream.of(trace, rows, kernels), once
 
 

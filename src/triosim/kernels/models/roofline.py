@@ -22,6 +22,7 @@ from triosim.kernels.classes import (
     MATRIX,
     NOTHING,
     ROWWISE,
+    SCAN,
     OperatorClasses,
     classify,
     engines,
@@ -34,6 +35,7 @@ from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
 from triosim.kernels.work.moe import ExpertCalls
+from triosim.kernels.work.scan import ScanCalls
 from triosim.kernels.work.stream import Stream
 from triosim.trace.tables import Trace
 
@@ -87,7 +89,9 @@ def of_work(work: Work, device: Accelerator, pack: RooflinePack | None = None) -
     return Estimates(seconds, spread, np.full(len(work), Source.ROOFLINE, np.int8), limit)
 
 
-_GROUPS = {Gemm: MATRIX, ConvolutionCalls: CONVOLUTION, AttentionCalls: ATTENTION, ExpertCalls: EXPERTS}
+_GROUPS = {
+    Gemm: MATRIX, ConvolutionCalls: CONVOLUTION, AttentionCalls: ATTENTION, ExpertCalls: EXPERTS, ScanCalls: SCAN,
+}  # fmt: skip
 """Classes by what a table of work is of."""
 
 

@@ -23,16 +23,17 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS, arithmetic, refuse
 from triosim.kernels.estimate import Estimates, Source
-from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
+from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, scan, stream
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.physical.unknown import guessed
 from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
 from triosim.kernels.work.moe import ExpertCalls
+from triosim.kernels.work.scan import ScanCalls
 from triosim.kernels.work.stream import Stream
 
-Work = Gemm | ConvolutionCalls | AttentionCalls | ExpertCalls | Stream
+Work = Gemm | ConvolutionCalls | AttentionCalls | ExpertCalls | ScanCalls | Stream
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class KernelKind:
     """One kind of kernel.
 
     Attributes:
-        name: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"moe"`` or ``"stream"``.
+        name: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"moe"``, ``"scan"`` or ``"stream"``.
         work: the dataclass of its columns.
         classes: names of the classes that :attr:`class_of` counts.
         class_of: class of every row of work.
@@ -123,6 +124,10 @@ def _attention_scaled(constants: attention.AttentionConstants, by: RateFactors) 
     return attention.AttentionConstants(
         prefill, replace(constants.decode, families=_each("decode")(constants.decode.families, by))
     )
+
+
+def _scan_scaled(constants: scan.ScanConstants, by: RateFactors) -> scan.ScanConstants:
+    return scan.ScanConstants(_follow("moe", constants.tiles, by), constants.launch_s * by.launch)
 
 
 # Spreads --------------------------------------------------------------------------------------------------------------
@@ -197,6 +202,11 @@ def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator 
     return np.full(len(work), table.spread if seen else table.spread_unseen)
 
 
+def _scan_spread(work: ScanCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+    seen = _there(device, _fitted_on("moe", "devices", "triton"))
+    return _of_class([scan.spreads()[name] for name in ("scan", "scan_backward")], [seen] * 2, _scan_class(work))
+
+
 # Classes --------------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +227,10 @@ def _convolution_class(work: ConvolutionCalls) -> NDArray[np.int64]:
 
 def _attention_class(work: AttentionCalls) -> NDArray[np.int64]:
     return np.where(work.backward, 2, work.decodes().astype(np.int64))
+
+
+def _scan_class(work: ScanCalls) -> NDArray[np.int64]:
+    return work.backward.astype(np.int64)
 
 
 def _stream_class(work: Stream) -> NDArray[np.int64]:
@@ -240,6 +254,10 @@ def _attention_shape(w: AttentionCalls) -> NDArray[np.float64]:
 
 def _moe_shape(w: ExpertCalls) -> NDArray[np.float64]:
     return _log2(w.tokens, w.topk, w.hidden, w.inner, w.local())
+
+
+def _scan_shape(w: ScanCalls) -> NDArray[np.float64]:
+    return _log2(w.sequences, w.length, w.heads, w.groups, w.state, w.head, w.chunk)
 
 
 def _stream_shape(w: Stream) -> NDArray[np.float64]:
@@ -266,6 +284,10 @@ KINDS: tuple[KernelKind, ...] = (
         "moe", ExpertCalls, ("experts",), lambda w: np.zeros(len(w), np.int64), moe.constants,
         lambda table, by: replace(table, families=_each("moe")(table.families, by)), moe.predict, _moe_spread,
         _moe_shape,
+    ),
+    KernelKind(
+        "scan", ScanCalls, ("scan", "scan_backward"), _scan_class, scan.constants,
+        _scan_scaled, scan.predict, _scan_spread, _scan_shape,
     ),
     KernelKind(
         "stream", Stream, stream.KINDS, _stream_class, stream.load, _each("stream"), stream.predict, _stream_spread,

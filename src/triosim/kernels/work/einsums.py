@@ -13,6 +13,7 @@ from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
 from triosim.kernels.work.moe import ExpertCalls
+from triosim.kernels.work.scan import ScanCalls
 
 Einsums = list[tuple[Problem, float]]
 """Einsums of one call, and how often each runs."""
@@ -104,6 +105,21 @@ def of_experts(work: ExpertCalls, times: NDArray[np.float64]) -> list[Einsums]:
     return found
 
 
+def of_scans(work: ScanCalls) -> list[Einsums]:
+    """Each call as products of a chunk with its state, as often as their FLOP go into those of the call.
+
+    All chunks are side by side, though their states wait for each other.
+    """
+    found = []
+    flop, of_states = work.flop(), 2 * work.tokens() * work.heads * work.head * work.state
+    for row in range(len(work)):
+        length, state = _whole(work.chunk[row]), _whole(work.state[row])
+        batch = _whole(work.sequences[row] * work.chunks()[row] * work.heads[row])
+        one = product(m=length, n=_whole(work.head[row]), k=state, batch=batch)
+        found.append([(one, float(flop[row] / of_states[row]))])
+    return found
+
+
 def einsums_of(name: str, work: object, times: NDArray[np.float64]) -> list[Einsums]:
     """Einsums of operators of one kind, one row each."""
     if isinstance(work, Gemm):
@@ -112,5 +128,7 @@ def einsums_of(name: str, work: object, times: NDArray[np.float64]) -> list[Eins
         return of_convolution(work)
     if isinstance(work, AttentionCalls):
         return of_attention(work)
+    if isinstance(work, ScanCalls):
+        return of_scans(work)
     assert isinstance(work, ExpertCalls), name
     return of_experts(work, times)

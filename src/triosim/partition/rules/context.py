@@ -93,9 +93,14 @@ class Context(Rule):
         """Inputs and labels along the sequence, and where activations wait.
 
         Raises:
-            PlanError: the sequence is not known, or does not divide.
+            PlanError: the sequence is not known, does not divide, or has a state passed along it.
         """
         name, length = facts.trace.meta.workload or "the trace", facts.trace.meta.sequence_length
+        if any(call.kind == "scan" for call in facts.calls.unique):
+            raise PlanError(
+                f"context: {name} has layers that pass a state along the sequence (state-space, linear attention), of "
+                "which cp is not known: use tp with sequence parallelism for long sequences"
+            )
         seeds = sequence_of(facts, length) if length else {}
         if not length or not seeds:
             raise PlanError(

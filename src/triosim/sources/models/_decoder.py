@@ -32,7 +32,8 @@ class Layout:
             come last.
         last_norm_first: the last norm is registered before the blocks.
         residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
-            ``parallel`` both parts of the same x.
+            ``parallel`` both parts of the same x; ``single`` as ``pre``, but a block has one part only.
+        wide: the residual stream of ``single`` blocks is float32.
         scaled: what a part of a ``pre`` block gives is multiplied by a number before it is added.
         last_bias: whether the head has a bias.
     """
@@ -53,6 +54,7 @@ class Layout:
     residual: str = "pre"
     scaled: bool = False
     last_bias: bool = False
+    wide: bool = False
 
 
 class Decoder(Text):
@@ -75,11 +77,16 @@ class Decoder(Text):
 
     @abstractmethod
     def attention(self, layer: int) -> Any:
-        """The attention of a block: a part as in :mod:`triosim.sources.models._parts`."""
+        """The attention of a block, or what is in its place: a part as in :mod:`triosim.sources.models._parts`; None
+        where a ``single`` block has a feed-forward part."""
 
     @abstractmethod
     def feed_forward(self, layer: int) -> Any:
-        """The feed-forward part of a block."""
+        """The feed-forward part of a block; None where a ``single`` block has another."""
+
+    def attention_name(self, layer: int) -> str:
+        """What the attention of a block is called."""
+        return self.layout.attention
 
     @property
     def norm(self) -> Norm:
@@ -119,9 +126,9 @@ class Decoder(Text):
             at = self.path(i)
             for name in layout.order or ("attention", "feed_forward", *layout.norms):
                 if name == "attention":
-                    self.attention(i).weights(w, _joined(at, layout.attention))
+                    _declare(w, self.attention(i), _joined(at, self.attention_name(i)))
                 elif name == "feed_forward":
-                    self.feed_forward(i).weights(w, _joined(at, layout.feed_forward))
+                    _declare(w, self.feed_forward(i), _joined(at, layout.feed_forward))
                 else:
                     self.norm.weights(w, f"{at}.{name}")
         if not layout.last_norm_first:
@@ -168,11 +175,15 @@ class Decoder(Text):
         attention, feed_forward = self.attention(i), self.feed_forward(i)
 
         def attend(y: Tensor) -> Tensor:
-            return _within(net, layout.attention, attention.kind, lambda: attention(net, y, rotation))
+            return _within(net, self.attention_name(i), attention.kind, lambda: attention(net, y, rotation))
 
         def feed(y: Tensor) -> Tensor:
             return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
 
+        if layout.residual == "single":
+            x, read = (net.to(x, "float32"), net.to(x, net.precision)) if layout.wide else (x, x)
+            y = self.norm(net, norms[0], read)
+            return net.add(x, attend(y) if feed_forward is None else feed(y))
         if layout.residual == "parallel":
             y = self.norm(net, norms[0], x)
             attended = attend(y)
@@ -250,6 +261,11 @@ class LlamaLike(Decoder):
 
     def feed_forward(self, layer: int) -> Any:
         return FeedForward(self.hidden_size, self.intermediate_size, f"{self.layout.kind}MLP")
+
+
+def _declare(w: Weights, part: Any, at: str) -> None:
+    if part is not None:
+        part.weights(w, at)
 
 
 def _joined(at: str, name: str) -> str:

@@ -208,7 +208,8 @@ class Experts:
             return self.shared(net, x)
 
     def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
-        if net.fused and self.activation in ("silu", "clamped") and not self.weighed_first:
+        kernels = ("silu", "clamped") if self.gated else ("relu2",)
+        if net.fused and self.activation in kernels and not self.weighed_first:
             return self._fused(net, x, weights, numbers)
         tokens, width = x.shape
         chosen, rows = self.router.chosen, tokens * self.router.chosen
@@ -238,8 +239,11 @@ class Experts:
         y, places, weights = _permuted(net, x, numbers, weights)
         by_expert = places if self.bias else None
         ends = self._ends(net, net.view(numbers, (y.shape[0],)))
-        gate, up = self._made(net, y, ends, by_expert)
-        y = net.swiglu(gate, up, weights, clamped=self.activation == "clamped")
+        made = self._made(net, y, ends, by_expert)
+        if self.gated:
+            y = net.swiglu(made[0], made[1], weights, clamped=self.activation == "clamped")
+        else:
+            y = net.squared_relu(made[0], weights)
         y = self._product(net, self.names[-1], y, ends, by_expert)
         return _added_up(net, y, places, x)
 

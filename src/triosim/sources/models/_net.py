@@ -346,7 +346,7 @@ class Net(Tape):
         return y
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """a + b; ``b`` may have a leading dimension of one where ``a`` has the batch.
+        """a + b in the type of ``a``, the wider; ``b`` may have a leading dimension of one where ``a`` has the batch.
 
         Its gradient is then summed over the batch, even of one, so that a step has the same operators at every batch.
         """
@@ -357,7 +357,7 @@ class Net(Tape):
         def rule(g: Tensor) -> None:
             self.give(a, g)
             if b.needs_grad:
-                self.give(b, self._sum(g, 0, b.shape, keepdim=True) if broadcast else g)
+                self.give(b, self._sum(g, 0, b.shape, keepdim=True) if broadcast else self.to(g, b.dtype))
 
         self.derivative(row, (y,), rule)
         return y
@@ -499,6 +499,20 @@ class Net(Tape):
             self.operator(f"{name}_backward", ("grad_output", *roles), (g, *read), gradients)
             for x, gradient in zip(read, gradients, strict=True):
                 self.give(x, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def squared_relu(self, x: Tensor, weight: Tensor) -> Tensor:
+        """max(x, 0)^2 times a weight of each row [rows, 1], in one kernel."""
+        y, name = self._like(x), "transformer_engine::squared_relu"
+        row = self.operator(name, ("gate", "weight"), (x, weight), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx, dw = self._like(x, False), self._like(weight, False)
+            self.operator(f"{name}_backward", ("grad_output", "gate", "weight"), (g, x, weight), (dx, dw))
+            self.give(x, dx)
+            self.give(weight, dw)
 
         self.derivative(row, (y,), rule)
         return y

@@ -196,6 +196,14 @@ class Tape:
         yield
         self._differentiated = held
 
+    @contextmanager
+    def differentiating(self, row: int) -> Iterator[None]:
+        """What is called inside differentiates the operator in ``row``, another than the one whose turn it is."""
+        held = self._module, self._differentiated
+        self._module, self._differentiated = self._modules[row], row
+        yield
+        self._module, self._differentiated = held
+
     def backward(self, loss: Tensor, weights: Iterable[Tensor]) -> None:
         """Differentiate ``loss``: run the tape from its end to its beginning.
 

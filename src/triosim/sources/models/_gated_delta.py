@@ -1,0 +1,98 @@
+"""Decoders with three blocks of gated linear attention to one of gated attention: Qwen3-Next and Qwen3.5."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from triosim.core.dataclass import dataclass
+from triosim.sources.models._decoder import LlamaLike
+from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._family import Share
+from triosim.sources.models._gated_attention import GatedAttention
+from triosim.sources.models._parts import FeedForward, Norm, Rotary
+from triosim.sources.models._scan import GatedDeltaNet
+
+
+@dataclass(frozen=True)
+class GatedDeltaLike(LlamaLike):
+    """What they have in common.
+
+    Class attributes:
+        rotary_kind: what the name of the class of rotary positions ends in.
+        apart: what linear attention reads is made by products of their own, not group by group in one.
+    """
+
+    head_dim: int = 256
+    partial_rotary_factor: Share = 0.25
+    full_attention_interval: int = 4
+    linear_conv_kernel_dim: int = 4
+    linear_key_head_dim: int = 128
+    linear_value_head_dim: int = 128
+    linear_num_key_heads: int = 16
+    linear_num_value_heads: int = 32
+
+    rotary_kind: ClassVar[str] = "RotaryEmbedding"
+    apart: ClassVar[bool] = False
+
+    def problem(self) -> str:
+        return super().problem() or self._linear.problem()
+
+    @property
+    def rotaries(self) -> tuple[Rotary, ...]:
+        kind = f"{self.layout.kind}{self.rotary_kind}"
+        return (Rotary(int(self.head_size * self.partial_rotary_factor), kind),)
+
+    @property
+    def _linear(self) -> GatedDeltaNet:
+        kind = self.layout.kind
+        return GatedDeltaNet(
+            self.hidden_size, self.linear_num_value_heads, self.linear_num_key_heads, self.linear_value_head_dim,
+            self.linear_key_head_dim, self.linear_conv_kernel_dim, f"{kind}GatedDeltaNet", f"{kind}RMSNormGated",
+            self.apart,
+        )  # fmt: skip
+
+    def attention_name(self, layer: int) -> str:
+        return "self_attn" if self._sees_all(layer) else "linear_attn"
+
+    def _sees_all(self, layer: int) -> bool:
+        return (layer + 1) % self.full_attention_interval == 0
+
+    def attention(self, layer: int) -> Any:
+        if not self._sees_all(layer):
+            return self._linear
+        kind = self.layout.kind
+        return GatedAttention(
+            self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size, f"{kind}Attention",
+            norm=Norm(self.head_size, f"{kind}RMSNorm"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GatedDeltaExperts(GatedDeltaLike):
+    """Those with experts beside a shared one."""
+
+    num_experts: int = 256
+    num_experts_per_tok: int = 8
+    moe_intermediate_size: int = 512
+    shared_expert_intermediate_size: int = 512
+    decoder_sparse_step: int = 1
+    norm_topk_prob: bool = True
+
+    def problem(self) -> str:
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
+            self.hidden_size, self.num_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
+            normalised=self.norm_topk_prob, rounded=True,
+        )  # fmt: skip
+
+    def feed_forward(self, layer: int) -> Any:
+        if (layer + 1) % self.decoder_sparse_step:
+            return super().feed_forward(layer)
+        kind = self.layout.kind
+        return Experts(
+            self._router, self.moe_intermediate_size, f"{kind}SparseMoeBlock", f"{kind}Experts",
+            shared=FeedForward(self.hidden_size, self.shared_expert_intermediate_size, f"{kind}MLP"), shared_gate=True,
+        )  # fmt: skip

@@ -1,0 +1,138 @@
+"""Granite 4 hybrids: nine blocks of Mamba-2 to one of attention, experts beside what all tokens pass (IBM, 2025)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from triosim.core.dataclass import dataclass
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
+from triosim.sources.models._scan import Mamba2Mixer
+from triosim.sources.models._tape import Tensor
+
+LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
+
+
+@dataclass(frozen=True)
+class GraniteFeedForward:
+    """Experts, if there are any, and what every token passes: two modules of the block."""
+
+    shared: FeedForward
+    experts: Experts | None = None
+    kind: str = ""
+
+    def weights(self, w: Weights, at: str) -> None:
+        """Declare its parameters."""
+        if self.experts:
+            self.experts.weights(w, f"{at}.block_sparse_moe")
+        self.shared.weights(w, f"{at}.shared_mlp")
+
+    def __call__(self, net: Net, x: Tensor) -> Tensor:
+        """The part of ``x`` [batch, tokens, width]."""
+        routed = None
+        if self.experts:
+            with net.module("block_sparse_moe", self.experts.kind):
+                routed = self.experts(net, x)
+        with net.module("shared_mlp", self.shared.kind):
+            y = self.shared(net, x)
+        return y if routed is None else net.add(routed, y)
+
+
+@registered
+@dataclass(frozen=True)
+class GraniteMoeHybrid(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``, whose ``layer_types`` are letters of a pattern here:
+    ``M`` for Mamba-2, ``*`` for attention."""
+
+    hybrid_override_pattern: str = ""
+    shared_intermediate_size: int = 1024
+    num_local_experts: int = 0
+    num_experts_per_tok: int = 2
+    position_embedding_type: str = "nope"
+    mamba_n_heads: int = 128
+    mamba_d_head: int = 64
+    mamba_n_groups: int = 1
+    mamba_d_state: int = 256
+    mamba_d_conv: int = 4
+    mamba_chunk_size: int = 256
+    mamba_conv_bias: bool = True
+    mamba_proj_bias: bool = False
+
+    layout: ClassVar = Layout(
+        "GraniteMoeHybrid", feed_forward="", scaled=True,
+        order=("input_layernorm", "post_attention_layernorm", "feed_forward", "attention"),
+    )  # fmt: skip
+    model_types: ClassVar = ("granitemoehybrid",)
+    fixed: ClassVar = {"attention_bias": False, "hidden_act": "silu", "normalization_function": "rmsnorm"}
+
+    @classmethod
+    def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
+        listed = table.get("layer_types", table.get("layers_block_type"))
+        if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+            pattern = "".join(LETTERS.get(name, "?") for name in listed)
+            table = {"hybrid_override_pattern": pattern, **table}
+        if table.get("mamba_d_head") == "auto":
+            table = {key: value for key, value in table.items() if key != "mamba_d_head"}
+        return {key: value for key, value in table.items() if key not in ("layer_types", "layers_block_type")}
+
+    @property
+    def pattern(self) -> str:
+        """A letter for each block."""
+        return self.hybrid_override_pattern or "M" * self.num_hidden_layers
+
+    def problem(self) -> str:
+        if len(self.pattern) != self.num_hidden_layers or set(self.pattern) - set("M*"):
+            return f"its blocks are {self.pattern}, not {self.num_hidden_layers} of M and *"
+        if self.position_embedding_type not in ("nope", "rope"):
+            return f"position_embedding_type is nope or rope, not {self.position_embedding_type}"
+        router = self._experts.router.problem() if self._experts else ""
+        return super().problem() or self._mixer.problem() or router
+
+    @property
+    def rotaries(self) -> tuple[Rotary, ...]:
+        return super().rotaries if self.position_embedding_type == "rope" else ()
+
+    @property
+    def _mixer(self) -> Mamba2Mixer:
+        return Mamba2Mixer(
+            self.hidden_size, self.mamba_n_heads, self.mamba_d_head, self.mamba_n_groups, self.mamba_d_state,
+            self.mamba_d_conv, self.mamba_chunk_size, "GraniteMoeHybridMambaLayer", "GraniteMoeHybridRMSNormGated",
+            self.mamba_proj_bias, self.mamba_conv_bias,
+        )  # fmt: skip
+
+    @property
+    def _experts(self) -> Experts | None:
+        if not self.num_local_experts:
+            return None
+        router = ExpertRouter(
+            self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "GraniteMoeHybridTopKRouter",
+            name="router", score="chosen",
+        )  # fmt: skip
+        return Experts(router, self.intermediate_size, "GraniteMoeHybridMoE", "GraniteMoeHybridExperts")
+
+    def attention_name(self, layer: int) -> str:
+        return "mamba" if self.pattern[layer] == "M" else "self_attn"
+
+    def attention(self, layer: int) -> Any:
+        if self.pattern[layer] == "M":
+            return self._mixer
+        return SelfAttention(
+            self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size,
+            "GraniteMoeHybridAttention", rotated=self.position_embedding_type == "rope",
+        )  # fmt: skip
+
+    def feed_forward(self, layer: int) -> GraniteFeedForward:
+        names = ("input_linear", "output_linear")
+        shared = FeedForward(
+            self.hidden_size, self.shared_intermediate_size, "GraniteMoeHybridMLP", names=names, packed=True
+        )
+        return GraniteFeedForward(shared, self._experts)
+
+    def embed(self, net: Net, tokens: Tensor) -> Tensor:
+        return net.scaled(super().embed(net, tokens))
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        return net.scaled(super().score(net, x), "aten::div")
