@@ -10,7 +10,8 @@ of whichever pipelines they are.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from triosim.schedule.stages import CutCandidates, crossing_items, cutting, floa
 from triosim.search.recurrence import PassRecurrence, RepeatedBlock
 from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
 from triosim.trace.tables import NONE, Category, Phase
+
+R = TypeVar("R")
 
 EDGE = 2
 """Blocks at either end of the short step that stand for themselves only, so that the pattern has neighbours."""
@@ -201,6 +204,7 @@ class PipelineBlocks:
         self._floating = floating_storages(trace)
         self._last_backward = self._differentiated()
         self._parts: dict[Hashable, PartBound] = {}
+        self._found: dict[Hashable, Any] = {}  # of parts, whatever is before and after them
         self._cuttings: dict[bytes, CutCandidates] = {}
 
     # --- the cuts -----------------------------------------------------------------------------------------------------
@@ -247,20 +251,22 @@ class PipelineBlocks:
             of = self.layout.stretch(begin, end)
             key = (of, splits_backward, alike, before, after, before == begin)
             if key not in self._parts:
-                self._parts[key] = self._part(of, seconds, splits_backward, before, after, begin, end)
+                self._parts[key] = self._part(of, seconds, alike, splits_backward, before, after, begin, end)
             found.append(self._parts[key])
         return found
 
     # --- one part -----------------------------------------------------------------------------------------------------
 
     def _part(
-        self, of: ChunkRange, seconds: NDArray[np.float64], halves: bool, before: int, after: int, begin: int, end: int
-    ) -> PartBound:
+        self, of: ChunkRange, seconds: NDArray[np.float64], alike: bytes, halves: bool, before: int, after: int,
+        begin: int, end: int,
+    ) -> PartBound:  # fmt: skip
         """What a part takes and holds.
 
         Args:
             of: the part.
             seconds: of each operator.
+            alike: the same as bytes.
             halves: whether its backward is split.
             before, after: forward operators of the part before and of the part after, 0 for none.
             begin, end: of the part, among the forward operators of all blocks.
@@ -273,7 +279,10 @@ class PipelineBlocks:
         ahead, behind = (RepeatedBlock(self.pattern, size, of.more) for size in sizes)
 
         def takes(rows: NDArray[np.int64], block: RepeatedBlock, slowdown: float | None = None) -> float:
-            return self.recurrence.seconds(rows, seconds, inside, block, slowdown)
+            if not len(rows):
+                return 0.0
+            key = (of, alike, int(rows[0]), int(rows[-1]), len(rows), slowdown)
+            return self._once(key, lambda: self.recurrence.seconds(rows, seconds, inside, block, slowdown))
 
         arrives = self._arrives(of, before, begin, backward)
         made, alone, sent = self._leaves(of, after)
@@ -288,8 +297,10 @@ class PipelineBlocks:
             back = takes(until[until >= given[0]], behind, 1.0) if len(given) else 0.0
         rows = np.concatenate([forward, backward])
         often = 1.0 + of.more * self.stands
-        kept, freed, passed_on = self.held.kept(forward, backward, halves, often)
-        own, grads, shared = self.held.fixed(forward, backward, inside, self.place, of.begin)
+        kept, freed, passed_on = self._once((of, halves), lambda: self.held.kept(forward, backward, halves, often))
+        own, grads, shared = self._once(
+            of, lambda: self.held.fixed(forward, backward, inside, self.place, of.begin)
+        )  # fmt: skip
         size = self.held.storages.size * often
         return PartBound(
             forward_s=takes(forward, ahead), backward_s=whole, loose_s=max(whole - takes(backward, behind, 1.0), 0.0),
@@ -301,6 +312,12 @@ class PipelineBlocks:
             gradients=float(size[grads].sum()), shared=shared, reduced=_pair(self.held.reduced * often, grads),
             gathered=_pair(self.held.gathered * often, own),
         )  # fmt: skip
+
+    def _once(self, key: Hashable, make: Callable[[], R]) -> R:
+        if key not in self._found:
+            self._found[key] = make()
+        found: R = self._found[key]
+        return found
 
     def _arrives(
         self, of: ChunkRange, before: int, begin: int, backward: NDArray[np.int64]
