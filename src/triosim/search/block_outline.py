@@ -538,15 +538,28 @@ class BlockJob:
         mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
 
         def road() -> FewBlocksWorkload:
-            of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
+            of, few = (
+                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute))
+                for one in (self.workload, with_fewer_blocks(self.workload))
+            )
             if of is None:
                 raise NoBlocks("no equal blocks when some are run again")
-            return FewBlocksWorkload.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
+            if few is None or not _alike(few.short, of.short):
+                few = of  # otherwise what was divided to be priced is found again
+            found = FewBlocksWorkload.along(few, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
+            return replace(found, of=of)
 
         try:
             return _SHARES.get((key, blocks), lambda: _ROADS.get(key, road).step_of(blocks - KEPT, mesh, plan))
         except NotRepeating as error:
             raise NoBlocks(str(error)) from None
+
+
+def _alike(one: Trace, other: Trace) -> bool:
+    """Whether two steps are the same but for what is told of them."""
+    return all(
+        content(getattr(one, name)) == content(getattr(other, name)) for name in ("operators", "values", "modules")
+    )
 
 
 def _is_in(one: tuple[ModelChunk, ...], other: tuple[ModelChunk, ...]) -> bool:
