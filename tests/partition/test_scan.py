@@ -18,6 +18,17 @@ from triosim.trace.tables import Phase, check
 CASES = {
     "nemotron-h-8b": {"hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5},
     "qwen3-next-80b-a3b": {"num_hidden_layers": 4, "num_experts": 16},
+    "falcon_h1": {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "vocab_size": 1024,
+        "mamba_d_ssm": 512,
+        "mamba_n_heads": 16,
+        "mamba_n_groups": 8,
+        "mamba_rms_norm": True,
+    },
     "qwen3_5": {
         "hidden_size": 256,
         "intermediate_size": 512,

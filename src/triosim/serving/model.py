@@ -398,10 +398,12 @@ def _layer(name: str, family: Any, number: int) -> ServedLayer:
     from triosim.sources.models._latent import LatentAttention
     from triosim.sources.models._parts import FeedForward, SelfAttention
     from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
+    from triosim.sources.models.falcon_h1 import SideBySide
 
     own, part = family.attention(number), family.feed_forward(number)
-    if isinstance(own, (Mamba2Mixer, GatedDeltaNet)):
-        raise _not_served(name, family, "keeps a state of fixed size in place of keys and values")
+    if isinstance(own, (Mamba2Mixer, GatedDeltaNet, SideBySide)):
+        kept = "beside" if isinstance(own, SideBySide) else "in place of"
+        raise _not_served(name, family, f"keeps a state of fixed size {kept} keys and values")
     if own is None:
         raise _not_served(name, family, "has blocks without attention")
     attention: ServedHeads | ServedLatent

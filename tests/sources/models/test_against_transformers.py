@@ -155,7 +155,13 @@ GRANITE = {
     "mamba_chunk_size": 8, "shared_intermediate_size": 32, "num_local_experts": 8, "pad_token_id": 0,
     "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
+FALCON = {
+    **LLAMA, "num_key_value_heads": 2, "head_dim": 16, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 2,
+    "mamba_d_state": 16, "mamba_chunk_size": 8,
+}  # fmt: skip
 CASES |= {
+    "falcon_h1": ("falcon_h1", FALCON),
+    "falcon_h1, normed": ("falcon_h1", {**FALCON, "mamba_rms_norm": True, "mamba_d_ssm": None, "mamba_n_heads": 8}),
     "granitemoehybrid": ("granitemoehybrid", GRANITE),
     "granitemoehybrid, dense": (
         "granitemoehybrid", {**GRANITE, "num_local_experts": 0, "position_embedding_type": "rope"}
@@ -176,6 +182,8 @@ CASES |= {
     "qwen3_5_moe": ("qwen3_5_moe_text", CASES["qwen3_next"][1]),
 }
 APART = {
+    "falcon_h1",
+    "falcon_h1, normed",
     "qwen3_5",
     "qwen3_5_moe",
     "granitemoehybrid",

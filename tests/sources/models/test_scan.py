@@ -20,6 +20,10 @@ NEMOTRON = {
     "num_key_value_heads": 2, "vocab_size": 120, "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16,
     "n_groups": 2, "chunk_size": 8,
 }  # fmt: skip
+FALCON = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 120,
+    "mamba_n_heads": 4,
+}  # fmt: skip
 
 
 def kept(layers: int, **options: object) -> int:
@@ -95,7 +99,35 @@ def test_layers_are_linear_where_the_file_says_so(tmp_path):
         from_file(file)
 
 
-@pytest.mark.parametrize("name", ["mamba2-130m", "nemotron-h-8b", "qwen3-next-80b-a3b"])
-def test_states_are_not_served(name):
-    with pytest.raises(InputError, match="keeps a state of fixed size in place of keys and values, which is not ser"):
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("mamba2-130m", "in place of"),
+        ("nemotron-h-8b", "in place of"),
+        ("qwen3-next-80b-a3b", "in place of"),
+        ("falcon-h1-0.5b", "beside"),
+    ],
+)
+def test_states_are_not_served(name, kept):
+    with pytest.raises(InputError, match=f"keeps a state of fixed size {kept} keys and values, which is not served"):
         served_model(name)
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ({}, 1024),
+        ({"mamba_d_ssm": None, "mamba_d_head": "auto"}, 128),
+        ({"mamba_d_ssm": 256, "mamba_d_head": 64}, 256),
+        ({"mamba_d_ssm": 256, "mamba_d_head": 32}, "4 heads of 32 do not make 256 channels of Mamba-2"),
+        ({"mamba_d_ssm": 254}, "4 heads do not make 254 channels of Mamba-2"),
+    ],
+)
+def test_channels_of_falcon_h1(tmp_path, table, found):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "falcon_h1", **FALCON, **table}))
+    if isinstance(found, int):
+        assert configured(file).inner == found
+        return
+    with pytest.raises(InputError, match=found):
+        configured(file)

@@ -34,6 +34,8 @@ class Mamba2Mixer:
         chunk: tokens of a chunk.
         kind, norm: classes of the module and of its norm.
         bias, conv_bias: of the products, and of the convolution.
+        normed: what is gated is normed.
+        scaled: what the first product reads and makes is multiplied, by a number and by one for each channel.
     """
 
     width: int
@@ -47,6 +49,8 @@ class Mamba2Mixer:
     norm: str
     bias: bool = False
     conv_bias: bool = True
+    normed: bool = True
+    scaled: bool = False
 
     @property
     def inner(self) -> int:
@@ -72,17 +76,19 @@ class Mamba2Mixer:
         if self.conv_bias:
             w.add(f"{at}.conv1d.bias", self.convolved)
         w.linear(f"{at}.in_proj", self.width, self.inner + self.convolved + self.heads, bias=self.bias)
-        w.norm(f"{at}.norm", self.inner, bias=False)
+        if self.normed:
+            w.norm(f"{at}.norm", self.inner, bias=False)
         w.linear(f"{at}.out_proj", self.inner, self.width, bias=self.bias)
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """The part of ``x`` [batch, tokens, width]."""
-        made = net.linear("in_proj", x)
+        made = net.scaled(net.linear("in_proj", net.scaled(x))) if self.scaled else net.linear("in_proj", x)
         with net.module("norm", self.norm):
-            norm = net.parameter("weight")
+            norm = net.optional("weight")
         if net.fused:
             y = _mamba(net, self, made, None, None)
-            y = _gated_norm(net, "norm", y, None, self.norm, "mamba_ssm", self.inner // self.groups)
+            if self.normed:
+                y = _gated_norm(net, "norm", y, None, self.norm, "mamba_ssm", self.inner // self.groups)
             return net.linear("out_proj", y)
         if net.lora is not None or not net.training:  # no gradient of the last weight, or one that an adapter has
             return net.linear("out_proj", _mamba(net, self, made, norm, None))
