@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.command import run, spawn
+from triosim.hardware import catalog
+from triosim.sources import modelling
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,6 +37,18 @@ def _commands() -> list:
             if line.startswith("$ triosim"):
                 commands.append(pytest.param(line[2:], id=line[2:]))
     return commands
+
+
+def test_the_readme_counts_what_there_is() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    stacks = len(list((ROOT / "src/triosim/stacks").glob("*.toml")))
+    for words, count in (
+        (r"(\d+) by name, or any Hugging Face", len(modelling.presets())),
+        (r"(\d+) ready machines", len(catalog.systems())),
+        (r"machines and (\d+) devices", len(catalog.accelerators())),
+        (r"`torchtitan` and (\d+) more", stacks - 3),
+    ):
+        assert [int(found) for found in re.findall(words, text)] == [count], words
 
 
 @pytest.mark.parametrize("command", _commands())

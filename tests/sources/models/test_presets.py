@@ -67,7 +67,6 @@ PUBLISHED = {
     "mamba2-130m": 128_989_632, "mamba2-2.7b": 2_702_599_680,
     "nemotron-3-nano-30b-a3b": 31_577_937_344, "qwen3-next-80b-a3b": 79_674_391_296,
     "granite-4.0-h-micro": 3_191_396_096, "granite-4.0-h-tiny": 6_939_037_248, "granite-4.0-h-small": 32_207_337_984,
-    "falcon-h1-0.5b": 521_411_104,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
