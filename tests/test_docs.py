@@ -86,7 +86,7 @@ def test_files_of_the_documentation_are_read(text: str, tmp_path: Path) -> None:
     elif "family" in text:
         assert len(modelling.from_file(file, sequence_length=64))
     elif "times = " in text:
-        from triosim.kernels.mapping import load
+        from triosim.kernels.external_mapping import load
 
         assert load(file).times
     elif "wise" in text:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from triosim.collectives import constants, cost, tuner
 from triosim.collectives.algorithm import CollectiveSchedule
+from triosim.collectives.balanced_tree import balanced_tree
 from triosim.collectives.constants import PROTOCOLS, WIRE, CollectiveConstants, TransportCosts
-from triosim.collectives.evened import evened
 from triosim.collectives.group import Group, LinkClass
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
@@ -236,7 +236,7 @@ def spread(
     So the time of a collective is the one by which it was chosen, and a continuous function of every figure.
     """
     crosses = _crossing(made, group)
-    even = evened(group.members, _busiest(made.pattern, ~crosses), _busiest(made.pattern, crosses), group)
+    even = balanced_tree(group.members, _busiest(made.pattern, ~crosses), _busiest(made.pattern, crosses), group)
     return even, max(
         0.0, isolated_seconds(links, "tree", made, delay_s, group) - isolated_seconds(links, "ring", even, 0.0, group)
     )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
+from triosim.kernels.external_mapping import ExternalMapping, Part
 from triosim.kernels.external_times import SIDES, ExternalTimes, Granularity
-from triosim.kernels.mapping import Mapping, Part
 from triosim.trace.tables import Phase, Trace
 
 _PHASES = {SIDES.index("forward"): Phase.FORWARD, SIDES.index("backward"): Phase.BACKWARD}
@@ -55,7 +55,7 @@ class MatchTarget:
     weight: NDArray[np.float64]
 
 
-def match(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
+def match(mapping: ExternalMapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
     """The operators that the times in ``tables`` are of.
 
     Raises:
@@ -209,7 +209,7 @@ def _summed(target: MatchTarget, new: NDArray[np.float64]) -> tuple[NDArray[np.f
 # in order -------------------------------------------------------------------------------------------------------------
 
 
-def _ordered(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
+def _ordered(mapping: ExternalMapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
     """One to one with the kernels of the trace, or with its operators where it names none or the times are not of any.
 
     Raises:
@@ -258,7 +258,7 @@ def _joined(tables: Sequence[ExternalTimes]) -> ExternalTimes:
 # as a mapping file says -----------------------------------------------------------------------------------------------
 
 
-def _mapped(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
+def _mapped(mapping: ExternalMapping, tables: Sequence[ExternalTimes], target: MatchTarget) -> MatchedTimes:
     """Every line of ``[operators]``: the operators that it selects, and the times that it gives them.
 
     Raises:
@@ -288,7 +288,7 @@ def _mapped(mapping: Mapping, tables: Sequence[ExternalTimes], target: MatchTarg
     return MatchedTimes(seconds, np.ones(len(seconds)), left)
 
 
-def _lines_operators(mapping: Mapping, key: str, target: MatchTarget) -> NDArray[np.int64]:
+def _lines_operators(mapping: ExternalMapping, key: str, target: MatchTarget) -> NDArray[np.int64]:
     """Operators that one line selects: ``"#12"`` or ``"operator | module"``, each a pattern."""
     trace = target.trace
     if key.startswith("#"):
@@ -328,7 +328,7 @@ def _fits(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 
-def _lines_rows(mapping: Mapping, key: str, part: Part, times: ExternalTimes) -> list[int]:
+def _lines_rows(mapping: ExternalMapping, key: str, part: Part, times: ExternalTimes) -> list[int]:
     """Rows of the times that one part names."""
     if isinstance(part, int):
         if not 0 <= part < len(times):
@@ -344,7 +344,7 @@ def _lines_rows(mapping: Mapping, key: str, part: Part, times: ExternalTimes) ->
 
 
 def _part(
-    mapping: Mapping, key: str, part: Part, times: ExternalTimes, rows: list[int], want: int
+    mapping: ExternalMapping, key: str, part: Part, times: ExternalTimes, rows: list[int], want: int
 ) -> NDArray[np.float64]:
     """Seconds of one part for each of the ``want`` operators that a line selects."""
     seconds = times.seconds[rows]

@@ -25,8 +25,8 @@ from triosim.network.traffic import (
     ClassTraffic,
     CommunicationModel,
     GroupClass,
+    PatternRoutes,
     Routes,
-    Shape,
     classes,
     find_routes,
     talk,
@@ -239,9 +239,9 @@ class _Folding:
         patterns: dict[tuple, Pattern] = {}
         for at in _firsts(self.cells.group[sort.number]).tolist():
             cells = _in_order(self.cell[sort.ranks[at]])
-            folds = [self._fold(shape, shape.routes[at], cells) for shape in sort.shapes]
+            folds = [self._fold(one, one.routes[at], cells) for one in sort.routed]
             begin = len(self.collectives)
-            for call, (scheduled, row) in enumerate(zip(sort.scheduled, sort.shape, strict=True)):
+            for call, (scheduled, row) in enumerate(zip(sort.scheduled, sort.row, strict=True)):
                 key = (call, folds[row].key)
                 if key not in patterns:
                     patterns[key] = folds[row].pattern(scheduled.pattern)
@@ -251,7 +251,7 @@ class _Folding:
             self.endpoints.append(tuple(_Endpoint(cell, place, *here) for place, cell in enumerate(cells.tolist())))
             self.groups.append(sort.ranks[at])
 
-    def _fold(self, shape: Shape, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
+    def _fold(self, one: PatternRoutes, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
         """The routes of one group as those of its cells."""
         traffic = self.routes.traffic
         route = self.cells.route[own]

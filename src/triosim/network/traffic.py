@@ -64,7 +64,7 @@ class CommunicationModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Shape:
+class PatternRoutes:
     """What the collectives of a group have in common that use the same routes.
 
     Attributes:
@@ -87,16 +87,16 @@ class GroupClass:
         number: of each group among all groups, shape ``(groups,)``.
         ranks: members of each group, shape ``(groups, members)``.
         scheduled: the distinct collectives, ascending by kind, bytes and root.
-        shape: for each of them its row in ``shapes``.
-        shapes: the distinct shapes of sending.
+        row: for each of them its row in ``routed``.
+        routed: the distinct ways to send.
     """
 
     axis: int
     number: NDArray[np.int64]
     ranks: NDArray[np.int64]
     scheduled: tuple[RoutedCollective, ...]
-    shape: tuple[int, ...]
-    shapes: tuple[Shape, ...]
+    row: tuple[int, ...]
+    routed: tuple[PatternRoutes, ...]
 
 
 @dataclass(frozen=True)
@@ -431,13 +431,13 @@ class _Survey:
         number = sum(len(r) for r in self.members) + np.arange(len(ranks))
         self.members.append(ranks)
         keys = [_key(s) for s in scheduled]
-        shapes = {}
+        routed = {}
         for key in keys:
-            if key not in shapes:
+            if key not in routed:
                 alike = [s for s, k in zip(scheduled, keys, strict=True) if k == key]
-                shapes[key] = self._shape(alike, ranks, number)
-        rows = {key: row for row, key in enumerate(shapes)}
-        return GroupClass(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(shapes.values()))
+                routed[key] = self._pattern_routes(alike, ranks, number)
+        rows = {key: row for row, key in enumerate(routed)}
+        return GroupClass(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(routed.values()))
 
     def _scheduled(self, devices: NDArray[np.int64], kind: str, size: int, root: int) -> RoutedCollective:
         system = self.system
@@ -447,7 +447,9 @@ class _Survey:
             self._known[key] = self.means.collective(kind, devices, size, root)
         return self._known[key]
 
-    def _shape(self, scheduled: list[RoutedCollective], ranks: NDArray[np.int64], number: NDArray[np.int64]) -> Shape:
+    def _pattern_routes(
+        self, scheduled: list[RoutedCollective], ranks: NDArray[np.int64], number: NDArray[np.int64]
+    ) -> PatternRoutes:
         """The routes of collectives that differ in sizes only, of groups of these ranks and numbers."""
         one = scheduled[0]
         pattern, order = one.pattern, np.array(one.order, np.int64)
@@ -470,7 +472,7 @@ class _Survey:
             ends, at, np.repeat(-1 - number, edges), np.tile(like, groups), needs=needs,
             lag=np.tile(pattern.lag.astype(np.int64), groups),
         )  # fmt: skip
-        return Shape(pattern, order, numbers.reshape(groups, edges))
+        return PatternRoutes(pattern, order, numbers.reshape(groups, edges))
 
 
 def _different(values: NDArray[np.int64]) -> NDArray[np.int64]:

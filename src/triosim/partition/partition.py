@@ -10,12 +10,12 @@ import numpy as np
 
 from triosim.core.caching import kept
 from triosim.core.errors import PlanError
-from triosim.partition.answers import checked_placing
 from triosim.partition.facts import Facts
 from triosim.partition.local_trace import cut
 from triosim.partition.mesh import Mesh
 from triosim.partition.propagate import propagate
 from triosim.partition.rule import Placing, Rule
+from triosim.partition.rule_checks import checked_placing
 from triosim.partition.step import Step
 from triosim.trace.repeated import ROOM, RepeatedTrace
 from triosim.trace.tables import Trace

@@ -13,10 +13,10 @@ from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
-from triosim.partition.answers import checked_mesh, checked_replication, checked_step
 from triosim.partition.mesh import Mesh, RankDigit
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
+from triosim.partition.rule_checks import checked_mesh, checked_replication, checked_step
 from triosim.partition.rules.by_module import ByModule
 from triosim.partition.rules.ddp import Ddp
 from triosim.partition.rules.offload import Offload

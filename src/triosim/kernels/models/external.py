@@ -13,8 +13,8 @@ from triosim.core.registry import registered
 from triosim.kernels import anchoring
 from triosim.kernels.changes import changed
 from triosim.kernels.estimate import Estimates, Source
+from triosim.kernels.external_mapping import load
 from triosim.kernels.external_times import ClockRates, read
-from triosim.kernels.mapping import load
 from triosim.kernels.matching import MatchedTimes, MatchTarget, match
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import nothing

@@ -9,7 +9,7 @@ by row, and one backward, of the input gradient of the layer by column.
 
 A table that is only added to such values (biases of attention heads by distance) is cut by its columns with them, as in
 T5X (Roberts et al., arXiv:2203.17189).  What is made of a sample and spread over all of its tokens is cut by column
-and gathered (:mod:`triosim.partition.conditions`).
+and gathered (:mod:`triosim.partition.modulation`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
-from triosim.partition.conditions import conditions
 from triosim.partition.facts import FOLLOWS, Facts, WeightUse
+from triosim.partition.modulation import modulation
 from triosim.partition.operator_sharding import OperatorShardings
 from triosim.partition.placements import REPLICATE, Partial, Placement, Shard
 from triosim.partition.rule import Placing, Rule
@@ -72,7 +72,7 @@ class _PairSearch:
             self._search()
         tables = {table.weight: table.out_dim for table in self.tables.values()}
         placing = self.placing.sharding({**self.weights, **tables}).refusing(*self.refused)
-        return conditions(self.facts, placing)
+        return modulation(self.facts, placing)
 
     def _search(self) -> None:
         groups: dict[int, list[WeightUse]] = {}

@@ -1,4 +1,4 @@
-"""Layers of conditions: what is made of a sample and spread over all of its tokens (shifts, scales and gates).
+"""Modulation (adaLN): layers that make shifts, scales and gates of a sample, which are spread over all of its tokens.
 
 What such a layer makes is needed whole, by norms that every rank computes, so that no layer by row can follow it.  Its
 weights are many beside what it makes, one vector for each sample: it is cut by column, and the vectors are gathered.
@@ -16,8 +16,8 @@ from triosim.partition.rule import Placing
 from triosim.trace.tables import Phase
 
 
-def conditions(facts: Facts, placing: Placing) -> Placing:
-    """A placing with the layers of conditions that are still whole cut by column and gathered."""
+def modulation(facts: Facts, placing: Placing) -> Placing:
+    """A placing with the modulating layers that are still whole cut by column and gathered."""
     found = [
         layer
         for layer in facts.layers

@@ -24,7 +24,7 @@ from triosim.core.caching import kept
 from triosim.engine.graph import Pattern
 
 
-def evened(members: int, inside: int, between: int, group: Group) -> CollectiveSchedule:
+def balanced_tree(members: int, inside: int, between: int, group: Group) -> CollectiveSchedule:
     """A ring in the place of trees over several servers.
 
     Args:

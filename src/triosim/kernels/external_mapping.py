@@ -35,7 +35,7 @@ Part = int | str
 
 
 @dataclass(frozen=True)
-class Mapping:
+class ExternalMapping:
     """What a mapping file says.
 
     Attributes:
@@ -57,14 +57,14 @@ class Mapping:
     device: str = ""
 
 
-def load(path: Path) -> Mapping:
+def load(path: Path) -> ExternalMapping:
     """The mapping in a TOML file; any other file is one of times, to be matched by name.
 
     Raises:
         InputError: a key is unknown, missing or of the wrong kind.
     """
     if path.suffix.lower() != SUFFIX:
-        return Mapping(path, (path,))
+        return ExternalMapping(path, (path,))
     document = guarded.document(path, "a table of keys such as match and operators")
     for key in document:
         if key not in _KEYS:
@@ -78,7 +78,7 @@ def load(path: Path) -> Mapping:
     shapes = document.get("shapes", "")
     if "shapes" in document and shapes not in SHAPES:
         raise InputError(f'{path}: shapes is {quoted(shapes)}; give "trace" or "plan"')
-    return Mapping(
+    return ExternalMapping(
         path,
         tuple(path.parent / name for name in _texts(path, document.get("times"))),
         match,
