@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 
 import numpy as np
@@ -18,8 +19,10 @@ from triosim.transform.inference import forward_only
 from triosim.transform.quantization import (
     GATHERED_FIRST,
     MAXIMUM,
+    PADDING,
     QUANTIZE,
     RECIPES,
+    UNPADDING,
     check,
     quantized,
     reads_either_way,
@@ -231,3 +234,34 @@ def test_stored_weights_are_narrow_and_only_what_they_multiply_is_cast() -> None
 def test_scales_of_a_few_elements_take_units_that_know_them(device: str, known: bool) -> None:
     with nullcontext() if known else pytest.raises(PlanError, match=f"matrix units of {device} take no scale"):
         check("mxfp8", catalog.accelerator(device))
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "fp8-current", "fp8-block"])
+def test_rows_of_experts_are_copied_to_be_padded_and_back_in_both_passes(recipe: str) -> None:
+    """Of each layer: towards the experts padding, back unpadding; casts and products read what was padded."""
+    trace = triosim.model("qwen3_moe", sequence_length=128, configuration=MIXTURE, fused=True)
+    plain, padded = quantized(trace, recipe), quantized(trace, recipe, padded=True)
+    operators = padded.operators
+    added = [row for row, name in enumerate(operators.name) if name in (PADDING, UNPADDING)]
+    assert [(operators.name[row], Phase(operators.phase[row])) for row in added] == [
+        (name, phase)
+        for phase in (Phase.FORWARD, Phase.BACKWARD) for _ in range(2) for name in (PADDING, UNPADDING)
+    ]  # fmt: skip
+    assert Counter(operators.name) - Counter(plain.operators.name) == Counter({PADDING: 4, UNPADDING: 4})
+    width, rows = MIXTURE["hidden_size"], 128 * MIXTURE["num_experts_per_tok"]
+    shapes, storage = padded.values.shape.lists(), padded.values.storage
+    reads: dict[int, set[str]] = {}
+    for row, name in enumerate(operators.name):
+        for value in operators.inputs[row].tolist() if not operators.view[row] else ():
+            reads.setdefault(int(storage[value]), set()).add(canonical(name)[0])
+    for row in added:
+        read, made = int(operators.inputs[row][0]), int(operators.outputs[row][0])
+        assert shapes[read] == shapes[made] == [rows, width]
+        assert reads[int(storage[read])] == {canonical(operators.name[row])[0]}
+        assert operators.bytes[row] == 2 * 2 * rows * width
+        after = {"quantize", "compute_amax"} if operators.name[row] == PADDING else {"moe_permute", "moe_unpermute"}
+        assert reads[int(storage[made])] <= after
+
+
+def test_padding_is_of_experts_with_quantised_products_alone() -> None:
+    assert quantized(llama(), "mxfp8", padded=True).operators.name == quantized(llama(), "mxfp8").operators.name

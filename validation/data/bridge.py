@@ -11,15 +11,17 @@ What all have in common is in ``src/megatron/bridge/perf_recipes`` there: ``_ben
 parameters do not go with it (``llama/{gb200,gb300}/llama31.py``, commits 2db355b and 3564acf); Kimi K2 is trained by
 Muon (``recipes/kimi/kimi_k2.py``, commit ab72e27).
 
-How experts are launched and reached is told by release.  25.09: tokens are dropped, all-to-all, and Qwen3 is captured
+How experts are launched and reached is told by release. 25.09: tokens are dropped, all-to-all, and Qwen3 is captured
 whole (``configs/qwen3/qwen3_30b_a3b_llm_pretrain.py``, commit 4054233, ``qwen3_235b_a22b_llm_pretrain.py``, 27dfb3d;
-``configs/deepseek/deepseek_v3_llm_pretrain.py``, 27dfb3d, captures nothing).  25.11: none is dropped, and for that
-nothing is captured; all-to-all (``configs/qwen3/qwen3_llm_pretrain.py`` and ``workload_base_configs.py``, commit
-0fa501a).  From 26.02 on: parts of blocks are captured, HybridEP or DeepEP (``configs/{deepseek,gpt_oss,qwen}/
-*_workload_base_configs.py``, commits f0e2c37, 1e7adfa, f29a269 and 01b2977, 07eea52).  From 26.06 on MXFP8 on Blackwell
-is captured whole, rows of experts travel behind another micro-batch, and one kernel multiplies for all experts
-(``perf_recipes/qwen/common.py``, commit 134e903, ``_enable_hybridep_full_iteration_mxfp8``; ``deepseek_``,
-``gpt_oss_`` and ``kimi_workload_base_configs.py`` as above).  All say ``expert_tensor_parallel_size=1``.
+``configs/deepseek/deepseek_v3_llm_pretrain.py``, 27dfb3d, captures nothing). 25.11: none is dropped, all-to-all
+(``configs/qwen3/qwen3_llm_pretrain.py`` and ``workload_base_configs.py``, commit 0fa501a, whose graphs of whole
+iterations cannot hold experts of which the host reads the counts, and are left out). From 26.02 on: parts of blocks
+are captured, HybridEP or DeepEP (``configs/{deepseek,gpt_oss,qwen}/*_workload_base_configs.py``, commits f0e2c37,
+1e7adfa, f29a269 and 01b2977, 07eea52; Qwen3-235B on B300 with micro-batches of two:
+``perf_recipes/qwen/b300/qwen3_moe.py``, 04f0135). From 26.06 on MXFP8 on Blackwell is captured whole, rows of experts
+travel behind another micro-batch, and one kernel multiplies for all experts (``perf_recipes/qwen/common.py``, commit
+134e903, ``_enable_hybridep_full_iteration_mxfp8``; ``deepseek_``, ``gpt_oss_`` and ``kimi_workload_base_configs.py``
+as above). All say ``expert_tensor_parallel_size=1``.
 """
 
 from __future__ import annotations
@@ -54,10 +56,12 @@ def optimizer(line: Mapping[str, str]) -> str:
 def facts(line: Mapping[str, str]) -> dict[str, Any]:
     """What a row's software does otherwise than its stack.
 
-    Micro-batches add up in 16 bits; parts of blocks are launched as graphs, or all of an iteration; from the release
-    on that captures iterations whole one kernel multiplies for all experts (``NVTE_CUTEDSL_FUSED_GROUPED_MLP``).
+    Micro-batches add up in 16 bits; HybridEP pads the rows that it brings to experts, other dispatchers leave that to
+    copies; parts of blocks are launched as graphs, or all of an iteration; from the release on that captures iterations
+    whole one kernel multiplies for all experts (``NVTE_CUTEDSL_FUSED_GROUPED_MLP``).
     """
-    found: dict[str, Any] = {"gradients": "parameter-fused", "graphs": graphs(line)}
+    hybrid = dispatch(line) == "deepep" and (whole_graph(line) or not _of_deep_ep(line))
+    found: dict[str, Any] = {"gradients": "parameter-fused", "graphs": graphs(line), "expert_padding": not hybrid}
     if whole_graph(line):
         found["host"] = "graph"
         found["experts"] = "grouped" if _release(line) >= WHOLE_SINCE else "one-by-one"
@@ -99,17 +103,28 @@ def dispatch(line: Mapping[str, str]) -> str:
     model, gpu = line["model"].lower(), line["gpu"].partition("-")[0]
     if "tokendrop" in model or _release(line) < GRAPHS_SINCE:
         return "alltoall"
-    if model.startswith("qwen3_235b") and gpu in ("B300", "H100"):
-        return "alltoall"
+    if model.startswith("qwen3_235b") and gpu == "H100":
+        return "alltoall"  # on B300 with micro-batches of one as well; those of two come with HybridEP
     if model.startswith("gpt oss") and gpu.startswith("GB") and not whole_graph(line):
         return "alltoall"
     return "alltoall" if model.startswith("qwen3_30b") and gpu == "H100" and int(line["pp"]) > 1 else "deepep"
+
+
+def capacity(line: Mapping[str, str]) -> float:
+    """Capacity factor of experts, padded, where tokens are dropped (``apply_moe_token_drop``); 0 where none is."""
+    return 1.0 if "tokendrop" in line["model"].lower() else 0.0
 
 
 def overlaps_experts(line: Mapping[str, str]) -> bool:
     """Whether the forward of a micro-batch runs beside the backward of another, to hide the rows of experts."""
     hopper = line["model"].lower().startswith("qwen3_235b") and line["gpu"].startswith("H100")
     return (whole_graph(line) and _release(line) >= WHOLE_SINCE) or (hopper and _release(line) >= GRAPHS_SINCE)
+
+
+def _of_deep_ep(line: Mapping[str, str]) -> bool:
+    """Whether a row has DeepEP's kernels, and not HybridEP's (``moe_flex_dispatcher_backend``)."""
+    model = line["model"].lower()
+    return model.startswith("gpt oss") or (model.startswith("qwen3_30b") and line["gpu"].startswith("B200"))
 
 
 def _of_experts(line: Mapping[str, str]) -> bool:

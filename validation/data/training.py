@@ -339,8 +339,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]
             plan["parallelism_options"] = {**plan.get("parallelism_options", {}), axis: size}
     if "Bridge" in line["source"] and experts > 1:
-        whole = {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
-        plan["parallelism_options"] |= {"dispatch": bridge.dispatch(line), **whole}
+        plan["parallelism_options"] |= {"dispatch": bridge.dispatch(line), "capacity": bridge.capacity(line)}
+        plan["parallelism_options"] |= {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
     if context > 1 and "torchtitan" not in line["source"]:  # Megatron-LM's --cp-comm-type is p2p, torchtitan gathers
         plan["parallelism_options"] |= {"cp_style": "ring"}
     if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):

@@ -20,6 +20,7 @@ from triosim.operators import kind
 from triosim.stacks import ATTENTION_PART, PREPROCESS_PART, ROUTER_PART
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Phase, Trace
+from triosim.transform.quantization import PADDING
 
 BETWEEN = "between"
 """Part of what belongs to the block itself: an addition to the residual stream goes with what is around it."""
@@ -101,7 +102,8 @@ def block_parts(trace: Trace) -> tuple[str, ...]:
             if inner[row] == own:
                 turn = block, phases[row]
                 multiplied |= {turn} if kinds[row] == "experts" else set()
-                counts = turn not in multiplied and kinds[row] != "permutation" and phases[row] != Phase.BACKWARD
+                moved = kinds[row] == "permutation" or operators.name[row] == PADDING
+                counts = turn not in multiplied and not moved and phases[row] != Phase.BACKWARD
                 part[row] = PREPROCESS_PART if counts else ""
             elif "shared" not in inner[row]:
                 part[row] = ROUTER_PART

@@ -28,7 +28,9 @@ from triosim.operators._kind import Kind, promoted
 
 _CATS = ("cat", "_cat", "hstack", "vstack", "concat", "concatenate")
 _PADS = ("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d")
-_PLAIN = ("copy", "to", "_to_copy", "clone", "contiguous")
+_ROW_PADS = ("fused_multi_row_padding", "fused_multi_row_unpadding")
+"""Transformer Engine's, around experts whose products are quantised; a few rows more are not counted."""
+_PLAIN = ("copy", "to", "_to_copy", "clone", "contiguous", *_ROW_PADS)
 
 
 @registered
@@ -38,6 +40,7 @@ class Copy(Kind):
     names = """
         copy: self src non_blocking
         clone contiguous: self memory_format
+        fused_multi_row_padding fused_multi_row_unpadding: self
         to _to_copy: self dtype layout device
         type_as: self other
         convert_element_type: a dtype

@@ -27,7 +27,7 @@ from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER, Transfer, Transfers
 from triosim.trace.calls import calls_of, count_work
 from triosim.trace.tables import NONE, Category, Phase, Trace, Values
-from triosim.transform.quantization import CASTS
+from triosim.transform.quantization import CASTS, PADDING
 
 _COUNTS = ("histc", "bincount")
 """What they make is as long as there are experts."""
@@ -366,7 +366,7 @@ def _expert_pass(trace: Trace, rows: list[int], works: dict[int, ExpertsWork], p
         return None
     sent_after, value = max(given)
     read_at = rows[0]
-    if trace.operators.name[sent_after] in CASTS:  # rows travel as they are computed
+    while trace.operators.name[sent_after] in (*CASTS, PADDING):  # rows travel as they are computed
         value, sent_after = inputs[sent_after][0], int(writers[sent_after][0])
         read_at = next(
             row for row in range(sent_after + 1, rows[0] + 1)

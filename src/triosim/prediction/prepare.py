@@ -152,7 +152,7 @@ class PricedJob:
         if self.named:
             launching = captured(trace, launching, stack.graphs)
             counted = stack.expert_counts == COUNTED_BY_HOST and launching.mode not in ("none", "graph")
-            if counted and not self._padded_experts:
+            if counted and not _padded_experts(rules_of(plan, self.named)):
                 launching = replace(launching, read=counts_of_experts(trace))
             if stack.experts == ONE_BY_ONE:
                 launching = launched_one_by_one(launching, _further_kernels(trace, plan))
@@ -162,11 +162,10 @@ class PricedJob:
             launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
         return launching
 
-    @property
-    def _padded_experts(self) -> bool:
-        """Whether every expert works on as many rows, whatever tokens take."""
-        rules = rules_of(self.plan, self.named)
-        return any(isinstance(rule, ExpertParallelism) and rule.capacity and rule.padded for rule in rules)
+
+def _padded_experts(rules: Sequence[Rule]) -> bool:
+    """Whether every expert works on as many rows, whatever tokens take."""
+    return any(isinstance(rule, ExpertParallelism) and rule.capacity and rule.padded for rule in rules)
 
 
 def _further_kernels(trace: Trace, plan: Plan) -> NDArray[np.float64]:
@@ -315,13 +314,14 @@ def price_job(
     workload = optimized(workload, plan.optimizer)
     workload = laid_out(workload, plan.layout)
     either_way = all(map(quantization.reads_either_way, system.models))
-    workload = recomputed(quantization.quantized(workload, plan.quantize, either_way), plan.recompute)
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
+    stack = plan.stack or ASSUMED
+    padded = named and stack.expert_padding and not _padded_experts(rules)
+    workload = recomputed(quantization.quantized(workload, plan.quantize, either_way, padded), plan.recompute)
     own_batch = None if named else _samples(workload)
     mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)
-    stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
         raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:

@@ -80,6 +80,8 @@ class Stack:
             gradient; otherwise nothing computes beside them.
         experts: how experts multiply (:data:`EXPERTS`).
         expert_counts: who reads how many rows each expert has (:data:`COUNTS`), unless all are padded to a capacity.
+        expert_padding: whether rows of experts are copied to be padded before they are cast to 8 or 4 bits, and back,
+            unless all are padded to a capacity.
         graphs: parts of a block that are launched as a graph (:data:`GRAPHS`); the host has a row of its own for a
             graph of the whole iteration.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
@@ -116,6 +118,7 @@ class Stack:
     overlap_tensor: bool = True
     experts: str = "grouped"
     expert_counts: str = "device"
+    expert_padding: bool = False
     graphs: str = ""
     gathers: str = "block"
     blocking_launches: bool = False

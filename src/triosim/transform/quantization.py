@@ -37,7 +37,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.hardware.accelerator import Accelerator
-from triosim.operators import ROWS, SCALES, canonical
+from triosim.operators import ROWS, SCALES, canonical, kind
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -47,6 +47,9 @@ QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 """The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
 8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
+PADDING, UNPADDING = "transformer_engine::fused_multi_row_padding", "transformer_engine::fused_multi_row_unpadding"
+"""Rows copied so that those of each expert are a multiple of 16 or more, and back (Megatron-Core's ``TEGroupedMLP``:
+``Fp8Padding`` and ``Fp8Unpadding`` of Transformer Engine)."""
 CASTS = (QUANTIZE, MAXIMUM, *GATHERED_FIRST)
 """Operators that cast to fewer bits, or look for what their scale depends on."""
 
@@ -123,13 +126,14 @@ def reads_either_way(device: Accelerator) -> bool:
 
 
 @kept(32, room=ROOM, size=len)
-def quantized(trace: Trace, which: str, either_way: bool = False) -> Trace:
+def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool = False) -> Trace:
     """The step with its products in fewer bits.
 
     Args:
         trace: a training step.
         which: one of :data:`RECIPES`, or ``"none"``, which returns the trace as it is.
         either_way: of the devices, as of :func:`reads_either_way`.
+        padded: whether rows of experts are copied to be padded before they are cast, and what is made of them after.
 
     Raises:
         PlanError: it has no backward, or no product that can be quantised.
@@ -146,6 +150,8 @@ def quantized(trace: Trace, which: str, either_way: bool = False) -> Trace:
             f"quantize {which}: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: "
             "give --precision bfloat16, or leave it out"
         )
+    if padded:
+        step.pad_rows_of_experts()
     for row in step.products:
         step.product(row)
     note = (
@@ -287,6 +293,32 @@ class _QuantizedStep:
             )
             self._by_rows(later)
 
+    def pad_rows_of_experts(self) -> None:
+        """Put copies between quantised products of experts and what sorts rows by expert."""
+        operators, edit = self.trace.operators, self.edit
+        readers: dict[int, list[int]] = {}
+        for row, read in enumerate(operators.inputs.lists()):
+            for value in read:
+                readers.setdefault(value, []).append(row)
+        modules = {int(operators.module[row]) for row in self.products if kind(operators.name[row]) == "experts"}
+        for row in np.flatnonzero(np.isin(operators.module, list(modules)) & (operators.module != NONE)).tolist():
+            if kind(operators.name[row]) != "permutation":
+                continue
+            short, backward = canonical(operators.name[row])
+            if (short == "moe_permute") != backward:  # towards the experts
+                value = int(operators.outputs[row][0])
+                made = edit.like(value)
+                edit.after(row, PADDING, {"self": value}, [made])
+                for reader in readers.get(value, ()):
+                    edit.reads(reader, {value: made})
+                    for view in operators.outputs[reader].tolist() if operators.view[reader] else ():
+                        edit.storage[view] = edit.storage[made]
+            else:
+                value = int(operators.inputs[row][0])
+                made = edit.like(value)
+                edit.before(row, UNPADDING, {"self": value}, [made])
+                edit.reads(row, {value: made})
+
     def _by_rows(self, row: int) -> None:
         """Says of a product that its scales are those of rows, where they are: other kernels multiply then."""
         if self.recipe.apart:
@@ -313,7 +345,7 @@ class _QuantizedStep:
         operators = self.trace.operators
         while (row := self._writers.get(value, NONE)) != NONE:
             short = canonical(operators.name[row])[0]
-            read = self.trace.operators.inputs[row].tolist()
+            read = self.edit.inputs[row]
             if not operators.view[row] or short not in _TURNS or not read or not self._turned(read[0], value):
                 break
             turns, value = [operators.name[row], *turns], read[0]
