@@ -93,6 +93,8 @@ class EnergyConstants:
         Raises:
             InputError: there is none.
         """
+        if (known := self.used.get(name)) is not None:
+            return known
         if name not in table():
             raise unknown("constant", name, table())
         found = table()[name]

@@ -64,11 +64,12 @@ def _taken(
 ) -> tuple[NDArray[np.float64], ...]:
     """Seconds, and joules of FLOP, caches and memory, at one clock or each at its own."""
     law = power.constants()
-    voltage = np.minimum(law.voltage(clock), work.voltage)
-    sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
-    slower = 1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1)
-    squared = voltage**2
-    return work.seconds * slower * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
+    squared = np.minimum(law.voltage(clock), work.voltage) ** 2
+    seconds = work.seconds
+    if np.min(clock) < 1.0:  # at the full clock nothing is slower
+        sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
+        seconds = seconds * (1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1))
+    return seconds * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
 
 
 def governed(
