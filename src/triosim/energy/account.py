@@ -45,6 +45,8 @@ CURVE_STEPS = 200
 """Steps of a power curve, each the mean over its time."""
 WITHOUT_HOST = ("soc", "apu", "edge-gpu", "edge-cpu", "edge-asic", "edge-soc", "pim")
 """Kinds of devices whose power holds their processor too, or that sit in another one's."""
+_ROUNDING = 1e-6
+"""Of watts, which are sums of whole nanojoules over whole ticks."""
 HOST_SPREAD, LINK_SPREAD = "host.share", "link.spread"
 
 
@@ -298,6 +300,7 @@ class EnergyAccount:
         pue = self.constants.value("facility.pue")
         facility = self._joules(node) * pue
         devices = operators + idle + waiting + int(sent.sum())
+        rows = self._devices(by_cell, sent, seconds)
         curve, peak = self._curve(by_cell, fabric + hosts, int(sent.sum()), end)
         return Energy(
             operators_j=self._joules(operators), idle_j=self._joules(idle), links_j=self._joules(links),
@@ -311,9 +314,9 @@ class EnergyAccount:
             timed_j=self._joules(parts.get("static", 0) + idle + links - int(sent.sum()) + host),
             interval_j=self._interval(parts, idle, waiting, links, host, node),
             parts_j={name: self._joules(amount) for name, amount in parts.items() if amount},
-            devices=self._devices(by_cell, sent, seconds),
+            devices=rows,
             curve=curve,
-            sources=self._sources(),
+            sources=(*self._sources(), *self._above_caps(rows)),
         )  # fmt: skip
 
     def _joules(self, nanojoules: int) -> float:
@@ -402,6 +405,18 @@ class EnergyAccount:
                 )
             )
         return tuple(sorted(rows, key=lambda row: row.rank))
+
+    def _above_caps(self, rows: Sequence[DeviceEnergyRow]) -> list[str]:
+        """A sentence for each rank class that draws more than its power cap on average."""
+        found = []
+        for row in rows:
+            cap = self.system.models[int(self.system.device_model[self.placement.devices[row.rank]])].power_cap_w
+            if cap is not None and row.mean_w > cap * (1 + _ROUNDING):
+                found.append(
+                    f"energy: rank {row.rank} draws {row.mean_w:.4g} W on average under its cap of {cap:g} W, which "
+                    "bounds what all devices of its kind compute on average: bytes on their links come on top"
+                )
+        return found
 
     def watts(self, cell: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Power of one device of a cell over the run: from each tick on, until the next.
