@@ -59,6 +59,11 @@ class Exploration(ABC):
         """A point to begin with; any of the space where an exploration knows no better."""
         return self.space.drawn(random)
 
+    def fitted(self, point: Point) -> Point:
+        """The point that can be run where a point was asked for; the point itself where an exploration knows no
+        better."""
+        return point
+
     def trial(self, point: Point) -> Trial:
         """A point with its costs; each is evaluated once."""
         found = self.known.get(point)
