@@ -148,6 +148,13 @@ def test_a_device_draws_no_more_than_its_cap_or_the_result_says_why(name: str, c
     assert most <= (cap + energy.links_j / result.iteration_time_s) * (1 + 1e-6)
 
 
+def test_a_cap_bounds_what_devices_draw_with_the_user_s_constants() -> None:
+    usual, given = (_simulate(PLANS["one"], cap=180, **more).energy for more in ({}, {"device.attained": 0.4}))
+    assert usual is not None
+    assert given is not None
+    assert given.devices[0].clock < usual.devices[0].clock  # a FLOP takes more than the table says
+
+
 def test_a_cap_at_the_tdp_changes_nothing() -> None:
     assert _simulate(PLANS["one"], cap=400).iteration_time_s == _result("one").iteration_time_s
 
