@@ -1,6 +1,6 @@
 """What energy adds to a simulation, and what re-costing takes: CPU seconds, medians.
 
-    python benchmarks/energy.py [--runs 7]
+    python benchmarks/energy.py [--runs 21]
 
 The simulation is Llama-3-8B on 8 H100 with its JSON, in a process whose caches are warm; energy and cost are what the
 JSON has besides.  Re-costing is ``triosim cost RESULT.json`` as a user starts it, the interpreter included.
@@ -25,7 +25,7 @@ from triosim import Plan
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=int, default=21)
     runs = parser.parse_args().runs
     trace = triosim.model("llama-3-8b", sequence_length=4096)
     system = triosim.system("dgx-h100")

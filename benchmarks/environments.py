@@ -16,8 +16,11 @@ import gymnasium
 import triosim.explore.environments  # noqa: F401 - registers them
 
 RUNS = 3
-SHARE = {"triosim/Plan-v0": 0.001}
-"""Of the steps, for what takes long."""
+ENVIRONMENTS: tuple[tuple[str, dict[str, bool], float], ...] = (
+    ("triosim/Accelerator-v0", {}, 1.0), ("triosim/Mapping-v0", {}, 1.0), ("triosim/Mapping-v0", {"fit": True}, 0.1),
+    ("triosim/Plan-v0", {}, 0.001),
+)  # fmt: skip
+"""Names, settings, and the part of the steps that is taken, for what takes long."""
 
 
 def main() -> None:
@@ -25,20 +28,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
     steps = parser.parse_args().steps
-    for name in ("triosim/Accelerator-v0", "triosim/Mapping-v0", "triosim/Plan-v0"):
-        count = max(int(steps * SHARE.get(name, 1.0)), 1)
-        rates = []
+    for name, settings, share in ENVIRONMENTS:
+        count = max(int(steps * share), 1)
+        rates, run = [], 0
         for seed in range(RUNS):
-            env = gymnasium.make(name).unwrapped
+            env = gymnasium.make(name, **settings).unwrapped
             env.reset(seed=seed)
             env.action_space.seed(seed)
             actions = [env.action_space.sample() for _ in range(count)]
             before = time.process_time()
             for action in actions:
-                env.step(action)
+                run += env.step(action)[-1]["costs"] is not None
             rates.append(count / (time.process_time() - before))
         new = len({tuple(action.tolist()) for action in actions}) / count
-        print(f"{name:24} {statistics.median(rates):10,.0f} steps/s, {new:.0%} of the actions new")
+        title = name + "".join(f" {option}" for option in settings)
+        print(
+            f"{title:24} {statistics.median(rates):10,.0f} steps/s, {new:.0%} of the actions new, "
+            f"{run / count / RUNS:.0%} can be run"
+        )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -54,9 +55,27 @@ def test_a_job_of_tokens_says_what_it_costs() -> None:
         (["--constant", "facility.pue=0.5"], "at least 1"), (["--pue", "0.5"], "PUE must be at least 1"),
         (["--at", "mars"], "unknown place"), (["--pay", "later"], "way to pay"), (["--tokens", "many"], "--tokens"),
         (["--energy", "nothing.json"], "nothing.json: cannot be read"),
+        (["--pue", "1.1", "--constant", "facility.pue=1.2"], "give only one"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_one_sentence(words: list[str], said: str) -> None:
     done = run("train", *JOB, *words, code=2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_constant_on_which_nothing_rests_is_named(tmp_path: Path) -> None:
+    said = "nothing of this result rests on --constant "
+    path = str(tmp_path / "result.json")
+    both = run("train", *JOB, "--json", path, "--constant", "grid.FR=3", "--constant", "grid.world=40").stderr
+    assert f"{said}grid.FR\n" in both
+    assert said not in run("train", *JOB, "--at", "FR", "--constant", "grid.FR=3").stderr
+    assert said not in run("train", *JOB, "--pue", "google", "--constant", "pue.google=1.05").stderr
+    assert f"{said}pue.google\n" in run("train", *JOB, "--pue", "aws", "--constant", "pue.google=1.05").stderr
+    shown = run("cost", path, "--constant", "facility.pue=1.3", "--constant", "memory.HBM=4").stderr
+    assert f"{said}memory.HBM\n" in shown
+    assert f"{said}grid.FR\n" in run("train", *JOB, "--compare", "overlap=off", "--constant", "grid.FR=3").stderr
+
+
+def test_a_company_s_pue_is_that_of_its_constant() -> None:
+    assert _energy("--pue", "google", "--constant", "pue.google=1.05")["energy"]["pue"] == 1.05

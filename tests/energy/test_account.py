@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import triosim
 from triosim import Fidelity, Plan, Result
@@ -32,9 +34,14 @@ def _simulate(plan: Plan, cap: float | None = None, fold: bool = True, **options
         triosim.system("dgx-a100", 1) if plan.replica_ranks * (plan.dp or 1) == 8 else triosim.system(device="A100")
     )
     system = system if cap is None else held_back(system, cap_w=cap)
-    trace = triosim.model("gpt2", sequence_length=256)
+    trace = _trace()
     told = EnergyOptions(tuple(options.items()))
     return triosim.simulate(trace, system, plan, Fidelity(fold=fold), energy=told)
+
+
+@cache
+def _trace() -> triosim.Trace:
+    return triosim.model("gpt2", sequence_length=256)
 
 
 @cache
@@ -124,8 +131,28 @@ def test_a_cap_holds_and_slows() -> None:
     assert free.energy is not None
     assert capped.energy is not None
     assert capped.energy.devices[0].clock < 1
-    assert capped.energy.device_mean_w <= 180 * 1.03
     assert any("a cap of 180 W" in words for words in capped.sources)
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.sampled_from(("one", "tp", "pp", "zero")), cap=st.floats(133, 400))
+def test_a_device_draws_no_more_than_its_cap_or_the_result_says_why(name: str, cap: float) -> None:
+    result = _simulate(PLANS[name], cap=cap)
+    energy = result.energy
+    assert energy is not None
+    most = max(row.mean_w for row in energy.devices)
+    said = any("bounds what all devices of its kind compute" in words for words in energy.sources)
+    assert said == (most > cap * (1 + 1e-6))
+    if name == "one":  # no links
+        assert not said
+    assert most <= (cap + energy.links_j / result.iteration_time_s) * (1 + 1e-6)
+
+
+def test_a_cap_bounds_what_devices_draw_with_the_user_s_constants() -> None:
+    usual, given = (_simulate(PLANS["one"], cap=180, **more).energy for more in ({}, {"device.attained": 0.4}))
+    assert usual is not None
+    assert given is not None
+    assert given.devices[0].clock < usual.devices[0].clock  # a FLOP takes more than the table says
 
 
 def test_a_cap_at_the_tdp_changes_nothing() -> None:

@@ -48,6 +48,12 @@ def test_a_design_is_explored_with_mappings_of_each_point():
     assert found["front"]
 
 
+def test_workers_write_the_same():
+    design = ("explore", EXAMPLES / "little.toml", EXAMPLES / "layer.toml", "--vary", "PE.x=7,14", "--vary",
+              "buffer.capacity=16,32768", "--mappings", "500", "--json", "-")  # fmt: skip
+    assert run(*design, "--workers", "2").stdout == run(*design).stdout
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -60,6 +66,8 @@ def test_a_design_is_explored_with_mappings_of_each_point():
         (["--vary", "rows=8", "--objectives", "area"], "unknown objective 'area'"),
         (["--vary", "rows=8", "--objectives", "cycles", "--chart", "x.svg"], "--chart shows two objectives"),
         (["--vary", "rows=8", "--mappings", "0"], "--mappings 0"),
+        (["--vary", "rows=8", "--workers", "0"], "--workers must be at least 1"),
+        ([*VARY, "--searcher", "annealing", "--budget", "20", "--workers", "2"], "'annealing' needs the costs"),
         (["--vary", "rows=8,16", "--surrogate", "20"], "points to learn from"),
         ([*VARY, "--surrogate", "36"], "a surrogate of 36 points leaves fewer than 8 of 36"),
     ],

@@ -23,14 +23,31 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_environments_pass_gymnasiums_own_check(name):
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in SMALL), ("triosim/Mapping-v0", {"fit": True})])
+def test_environments_pass_gymnasiums_own_check(name, more):
     from gymnasium.utils.env_checker import check_env
 
-    made = gymnasium.make(name, **SMALL[name])
+    made = gymnasium.make(name, **SMALL[name], **more)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(made.unwrapped)
+
+
+def test_every_action_can_be_run_where_factors_that_do_not_fit_stay_outside():
+    """Those that fit anyway are evaluated as they are."""
+    made, fitting = (gymnasium.make("triosim/Mapping-v0", fit=fit).unwrapped for fit in (False, True))
+    made.reset(seed=1), fitting.reset(seed=1)
+    made.action_space.seed(1)
+    drawn = np.random.default_rng(2)
+    actions = [made.action_space.sample() for _ in range(100)] + [made.what.drawn(drawn) for _ in range(50)]
+    alike = 0
+    for action in actions:
+        seen, info = fitting.step(action)[0], made.step(action)[-1]
+        assert seen[-3] == 1
+        if info["costs"] is not None:
+            alike += 1
+            assert fitting.step(action)[-1]["costs"] == info["costs"]
+    assert 50 <= alike < 100
 
 
 def test_episodes_repeat_by_seed_and_end_by_truncation():

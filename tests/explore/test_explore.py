@@ -18,7 +18,8 @@ from triosim.accelerator.reading import Contents
 from triosim.accelerator.systolic import Array
 from triosim.core.errors import InputError
 from triosim.explore.accelerators import DesignExploration
-from triosim.explore.exploration import STRATEGIES, Trial, explore, pareto
+from triosim.explore.exploration import STRATEGIES, Trial, pareto
+from triosim.explore.explore import explore
 from triosim.explore.mappings import MappingExploration
 from triosim.explore.space import ChoiceSpace, VariedValue
 from triosim.explore.surrogate import GaussianProcess, learned
@@ -49,6 +50,22 @@ def test_what_learns_finds_more_of_the_front_than_chance(searcher):
         return np.mean([min(np.log(np.prod(trial.costs)) for trial in front) for front in found])
 
     assert best(searcher) < best("random")
+
+
+@pytest.mark.parametrize(("searcher", "budget"), [("genetic", 100), ("random", 100), ("annealing", 1000)])
+def test_workers_find_what_one_process_finds(searcher, budget):
+    told, also = [], []
+    one = explore(Quadratic(), searcher, budget, 3, lambda count, trial: told.append((count, trial)))
+    two = explore(Quadratic(), searcher, budget, 3, lambda count, trial: also.append((count, trial)), workers=2)
+    assert one == two
+    assert told == also
+
+
+def test_a_searcher_that_waits_for_costs_has_no_use_for_workers():
+    with pytest.raises(InputError, match="'annealing' needs the costs of each point before"):
+        explore(Quadratic(), "annealing", 40, workers=2)
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        explore(Quadratic(), "genetic", 40, workers=0)
 
 
 def test_all_of_a_space_is_found_where_the_budget_allows():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -207,11 +207,21 @@ class MappingSpace:
 
     def random_one(self, random: np.random.Generator) -> list[int]:
         """Genes of one mapping that fits, drawn as :meth:`random_genes` draws them."""
+        slots = self.choices
+        order = random.permutation(len(self.primes)).tolist()
+        return self._moved_in((g, int(slots[g][random.integers(0, len(slots[g]))])) for g in order)
+
+    def fitted(self, genes: Sequence[int]) -> list[int]:
+        """Genes of a mapping that fits: these where they do, else those of them, one after another, with which the
+        mapping still fits, and the others far outside."""
+        _, moved, excess = self.placed(genes)
+        return moved if excess == 0 else self._moved_in(enumerate(genes))
+
+    def _moved_in(self, moves: Iterable[tuple[int, int]]) -> list[int]:
+        """Genes of a mapping whose primes all begin far outside; each move of a gene to a slot is made if tiles fit."""
         genes = [self._outermost(g) for g in range(len(self.primes))]
-        for g in random.permutation(len(self.primes)).tolist():
-            options = self.choices[g]
-            tried = [*genes[:g], int(options[random.integers(0, len(options))]), *genes[g + 1 :]]
-            _, tried, excess = self.placed(tried)
+        for g, slot in moves:
+            _, tried, excess = self.placed([*genes[:g], slot, *genes[g + 1 :]])
             if excess == 0:
                 genes = tried
         return genes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import progress_bar, say
+from triosim.cli.energy_options import energy_options, tell_unused
 from triosim.cli.fields import given
 from triosim.cli.outputs import present
 from triosim.core.errors import InputError
@@ -30,21 +31,22 @@ def compare_plans(options: Options, training: bool) -> None:
 
     _check(options)
     with progress_bar() as progress:
-        found = _compared(options, training, progress)
+        documents = _predicted(options, training, progress)
+        found = _compared(documents)
         if options.report is not None:
             with text_output(options.report) as file:
                 file.write(page(found))
     present(found, "comparison", options.json, to_dict, show)
+    tell_unused(options.constant, [words for one in documents.values() for words in _rests_on(one)], options.pue)
     if options.report is not None:
         say(written("page", options.report), options.json)
 
 
-def _compared(options: Options, training: bool, progress: Any) -> Comparison:
-    from triosim.cli.energy_options import energy_options
+def _predicted(options: Options, training: bool, progress: Any) -> dict[str, dict[str, Any]]:
+    """The prediction of each plan, as JSON has it, by its label."""
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
     from triosim.cli.sweep import ranks_of
     from triosim.cli.workloads import load_workload
-    from triosim.prediction.comparison import compared, comparison
     from triosim.prediction.simulate import simulate
     from triosim.search.grid import with_fields
 
@@ -65,6 +67,12 @@ def _compared(options: Options, training: bool, progress: Any) -> Comparison:
         except InputError as error:
             raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
         documents[label] = found.to_dict()
+    return documents
+
+
+def _compared(documents: dict[str, dict[str, Any]]) -> Comparison:
+    from triosim.prediction.comparison import compared, comparison
+
     per_sample = len({_samples(document) for document in documents.values()}) > 1
     return comparison([compared(document, label, per_sample) for label, document in documents.items()], per_sample)
 
@@ -72,6 +80,11 @@ def _compared(options: Options, training: bool, progress: Any) -> Comparison:
 def _samples(document: dict[str, Any]) -> int:
     """Samples of an iteration, of all replicas."""
     return round(document["throughput"]["samples_per_s"] * document["iteration_time_s"])
+
+
+def _rests_on(document: dict[str, Any]) -> list[str]:
+    """What energy and cost of a prediction rest on."""
+    return [words for name in ("energy", "cost") for words in (document[name] or {}).get("sources", ())]
 
 
 def _words(text: str) -> list[str]:

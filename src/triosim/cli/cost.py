@@ -136,6 +136,7 @@ def cost(
 
     The job is a result that --json wrote, or so many hours of a device at a nominal power.
     """
+    from triosim.cli.energy_options import tell_unused
     from triosim.core.outputs import check_distinct
     from triosim.energy.cost import cost as costed
     from triosim.report.cost import show, to_dict
@@ -145,6 +146,8 @@ def cost(
     options = _options(at, grid, market, pue, price, pay, tokens, constant)
     found = costed(usage, options)
     present(found, "cost", json, to_dict, show)
+    # Of a PUE that is given as a constant no source says more.
+    tell_unused(constant, (*found.sources, *(["facility.pue"] if pue is None else [])), pue)
 
 
 def _usage(result: Path | None, device: str | None, hours: str | None, power: str | None) -> Usage:
@@ -171,11 +174,13 @@ def _options(
     at: str, grid: str | None, market: str | None, pue: str | None, price: str | None, pay: str, tokens: str | None,
     constant: list[str] | None,
 ) -> CostOptions:  # fmt: skip
-    from triosim.cli.energy_options import grid_of, number_of, part_of, price_of
+    from triosim.cli.energy_options import check_pue, grid_of, number_of, part_of, price_of
     from triosim.energy.constants import parse
     from triosim.energy.cost import CostOptions, facility_pue, grid_name
 
     overrides = parse(constant)
+    if pue is not None:
+        check_pue(overrides)
     grid_name(at)
     intensity, source = grid_of(grid)
     if pue is None and "facility.pue" in overrides:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from triosim.cli.command import note
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from triosim.energy.device import DeviceEnergy
     from triosim.energy.options import EnergyOptions
@@ -149,7 +150,8 @@ def energy_options(options: PowerFields) -> EnergyOptions:
 
     overrides = parse(options.constant)
     if options.pue is not None:
-        overrides["facility.pue"] = facility_pue(options.pue)
+        check_pue(overrides)
+        overrides["facility.pue"] = facility_pue(options.pue, overrides)
     given = tuple(overrides.items())
     place = options.at or "world"
     grid_name(place)
@@ -162,6 +164,32 @@ def energy_options(options: PowerFields) -> EnergyOptions:
     if paid.mode not in MODES:
         raise unknown("way to pay", paid.mode, MODES)
     return EnergyOptions(overrides=given, cost=paid, calibrated=_calibrated(options.energy))
+
+
+def check_pue(overrides: Mapping[str, float]) -> None:
+    """Refuse a PUE beside ``--pue``.
+
+    Raises:
+        InputError: a constant says it as well.
+    """
+    if "facility.pue" in overrides:
+        raise InputError("--pue and --constant facility.pue both say the PUE: give only one")
+
+
+def tell_unused(constants: Sequence[str] | None, sources: Sequence[str], pue: str | None = None) -> None:
+    """Say in a line which constants were given and change nothing of a result.
+
+    Args:
+        constants: as typed after ``--constant``.
+        sources: what the result says that it rests on.
+        pue: as typed after ``--pue``; a company's row of the table has been read for it.
+    """
+    from triosim.energy.constants import parse, without_effect
+
+    read = f"pue.{(pue or '').strip().lower()}"
+    unused = [name for name in without_effect(parse(constants), sources) if name != read]
+    if unused:
+        note(f"warning   nothing of this result rests on --constant {', '.join(unused)}")
 
 
 def _calibrated(path: str | None) -> tuple[tuple[str, DeviceEnergy], ...]:

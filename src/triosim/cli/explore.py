@@ -11,6 +11,7 @@ from triosim.cli.command import command, progress_bar, say, wants_summary
 from triosim.cli.outputs import JsonFile, write_json
 
 if TYPE_CHECKING:
+    from triosim.explore.exploration import Trial
     from triosim.explore.space import VariedValue
 
 
@@ -38,6 +39,7 @@ def explore(
         int, typer.Option("--mappings", help="Mappings to try for each problem on each point; arrays need none.")
     ] = 2000,
     seed: Annotated[int, typer.Option("--seed", help="Of all random choices.")] = 0,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that evaluate points.")] = 1,
     surrogate: Annotated[
         int | None, typer.Option("--surrogate", help="Learn from so many random points, and say how wrong that is on "
                                  "others, inside and outside of where they lie.", show_default=False)
@@ -62,8 +64,8 @@ def explore(
     from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct, text_output
-    from triosim.explore import exploration
     from triosim.explore.accelerators import DesignExploration
+    from triosim.explore.explore import explore as explored
     from triosim.explore.space import ChoiceSpace
     from triosim.explore.surrogate import learned
     from triosim.explore.trajectory import line
@@ -84,11 +86,11 @@ def explore(
     lines: list[str] = []
     with progress_bar() as progress:
 
-        def on_trial(count: int, trial: exploration.Trial) -> None:
+        def on_trial(count: int, trial: Trial) -> None:
             progress(f"{count:,} of {min(budget, space.size):,} points")
             lines.append(line(what, trial, {"step": count}))
 
-        result = exploration.explore(what, searcher, budget, seed, on_trial)
+        result = explored(what, searcher, budget, seed, on_trial, workers)
         learnt = None
         if surrogate is not None:
             learnt = learned(what, surrogate, seed, lambda count: progress(f"{count:,} points for the surrogate"))

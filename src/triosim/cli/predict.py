@@ -11,7 +11,7 @@ import typer
 
 from triosim.cli.arguments import InferOptions, Options, TrainOptions
 from triosim.cli.command import command, import_numpy, note, progress_bar, say, wants_summary
-from triosim.cli.energy_options import best_of, energy_options, held_back
+from triosim.cli.energy_options import best_of, energy_options, held_back, tell_unused
 from triosim.cli.fields import answers, given, named
 from triosim.cli.fields import command as function_of
 from triosim.cli.sweep import SweepCommand, check_alone, sweep
@@ -119,6 +119,9 @@ def _predict(options: Options, training: bool) -> None:
         if found is not None:
             clocks(found, rich_console())
     say(lines, *outputs)
+    if options.constant:
+        rests = (*(result.energy.sources if result.energy else ()), *(result.cost.sources if result.cost else ()))
+        tell_unused(options.constant, rests, options.pue)
     if options.stats is None:
         note(took(result.stats, asdict(result.simulation)))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from triosim.cli.command import command, progress_bar, say, wants_summary
+from triosim.cli.energy_options import tell_unused
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import present, write_json
 from triosim.cli.serve_options import ServeOptions
@@ -40,6 +41,9 @@ def _serve(options: ServeOptions) -> None:
     check_distinct({"--json": options.json, **pictures}, read)
     goals = parse_slo(options.slo) if options.slo else ()
     _check_pictures(options, [name for name, path in pictures.items() if path is not None])
+    if options.constant and (options.sweep or options.find in ("fleet", "rate")):
+        many = "--sweep" if options.sweep else f"--find {options.find}"
+        raise InputError(f"--constant is of the energy of one run, and {many} makes many: leave one of them out")
     if options.sweep or options.find == "fleet":
         return sweep(options, goals)
     check_alone(options)
@@ -59,6 +63,7 @@ def _serve(options: ServeOptions) -> None:
     lines = _draw(result, options)
     present(result, "result", options.json, lambda result: result.table(), summary)
     say(lines, options.json)
+    tell_unused(options.constant, result.energy.sources if result.energy else ())
 
 
 def _check_pictures(options: ServeOptions, given: Sequence[str]) -> None:

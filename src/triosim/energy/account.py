@@ -45,8 +45,8 @@ CURVE_STEPS = 200
 """Steps of a power curve, each the mean over its time."""
 WITHOUT_HOST = ("soc", "apu", "edge-gpu", "edge-cpu", "edge-asic", "edge-soc", "pim")
 """Kinds of devices whose power holds their processor too, or that sit in another one's."""
-Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""Nanojoules of instructions: FLOP, caches, memory, static power."""
+_ROUNDING = 1e-6
+"""Of watts, which are sums of whole nanojoules over whole ticks."""
 HOST_SPREAD, LINK_SPREAD = "host.share", "link.spread"
 
 
@@ -145,6 +145,31 @@ class DevicePower:
 
 
 @dataclass(frozen=True)
+class ComputeEnergy:
+    """Nanojoules of the instructions of a cell that compute, one row each, over the whole run.
+
+    Attributes:
+        rows: which instructions they are.
+        start, finish: when they ran, ticks.
+        flop, cache, memory: of what they compute and move.
+        static: static power of their device while they run.
+    """
+
+    rows: NDArray[np.int64]
+    start: NDArray[np.int64]
+    finish: NDArray[np.int64]
+    flop: NDArray[np.int64]
+    cache: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    static: NDArray[np.int64]
+
+    @cached_property
+    def dynamic(self) -> NDArray[np.int64]:
+        """Without static power."""
+        return self.flop + self.cache + self.memory
+
+
+@dataclass(frozen=True)
 class EnergyAccount:
     """Energy of a simulated job, added up when it is first asked for.
 
@@ -191,8 +216,8 @@ class EnergyAccount:
         return found
 
     @cached_property
-    def _rows(self) -> dict[int, Columns]:
-        """What :meth:`rows` has found."""
+    def _computed(self) -> dict[int, ComputeEnergy]:
+        """What :meth:`computed` has found."""
         return {}
 
     def _model(self, cell: int) -> int:
@@ -202,43 +227,41 @@ class EnergyAccount:
     def _at(self, cell: int) -> slice:
         return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))
 
-    def rows(self, cell: int) -> Columns:
-        """Nanojoules of each instruction of a cell: of FLOP, caches, memory, and static power while it computes.
+    def computed(self, cell: int) -> ComputeEnergy:
+        """What the instructions of a cell take that compute."""
+        if cell not in self._computed:
+            self._computed[cell] = self._reckoned(cell)
+        return self._computed[cell]
 
-        Shapes ``(instructions,)``; zero for what does not compute.
-        """
-        if cell not in self._rows:
-            self._rows[cell] = self._reckoned(cell)
-        return self._rows[cell]
-
-    def _reckoned(self, cell: int) -> Columns:
+    def _reckoned(self, cell: int) -> ComputeEnergy:
         assert self.draws is not None
         program, at = self.programs[self.lowered.program[cell]], self._at(cell)
         draw = self.draws[self._model(cell)]
-        energy, clocked = draw.energy, draw.clocked
-        computes = program.op == Op.COMPUTE
-        runs = computes & (program.operator >= 0) & (program.what < 0)
-        row = np.maximum(program.operator, 0)
-        alone = clocked.seconds[row]
+        rows, clocked = program.rows(Op.COMPUTE), draw.clocked
+        operator, seconds = program.operator[rows], program.seconds[rows]
+        runs = (operator >= 0) & (program.what[rows] < 0)
+        operator = np.maximum(operator, 0)
+        alone = clocked.seconds[operator]
         # What runs on another batch than the step's takes as much more energy as it takes time.
-        part = np.where(runs, np.divide(program.seconds, alone, out=np.ones_like(alone), where=alone > 0), 0.0)
+        part = np.where(runs, np.divide(seconds, alone, out=np.ones_like(alone), where=alone > 0), 0.0)
         flop, cache, memory = (
-            np.rint(each[row] * part * NANO).astype(np.int64)
+            np.rint(each[operator] * part * NANO).astype(np.int64)
             for each in (clocked.flop_j, clocked.cache_j, clocked.memory_j)
         )
-        copies = computes & ~runs  # at the bandwidth of the memory
-        moved = copies * program.seconds * NANO * self._copying_w(draw)
-        memory = memory + np.rint(moved).astype(np.int64)
-        ticks = np.where(computes, self.played.finish[at] - self.played.start[at], 0)
-        static = np.rint(ticks * (energy.static_w * _TICK_NJ)).astype(np.int64)
-        return flop, cache, memory, static
+        if not runs.all():  # copies, at the bandwidth of the memory
+            memory += np.rint(~runs * seconds * NANO * self._copying_w(draw)).astype(np.int64)
+        start, finish = self.played.start[at][rows], self.played.finish[at][rows]
+        static = np.rint((finish - start) * (draw.energy.static_w * _TICK_NJ)).astype(np.int64)
+        return ComputeEnergy(rows, start, finish, flop, cache, memory, static)
 
     def joules(self, cell: int) -> NDArray[np.float64]:
-        """Joules of each instruction of a cell that computes, in the whole run; NaN where that is not known."""
+        """Joules of each instruction of a cell in the whole run; zero for what does not compute, NaN if not known."""
+        instructions = len(self.programs[self.lowered.program[cell]])
         if self.draws is None:
-            return np.full(len(self.programs[self.lowered.program[cell]]), np.nan)
-        flop, cache, memory, static = self.rows(cell)
-        return np.asarray((flop + cache + memory + static) / NANO, np.float64)
+            return np.full(instructions, np.nan)
+        found, computed = np.zeros(instructions), self.computed(cell)
+        found[computed.rows] = (computed.dynamic + computed.static) / NANO
+        return found
 
     def _copying_w(self, draw: DevicePower) -> float:
         energy = draw.energy
@@ -256,10 +279,11 @@ class EnergyAccount:
         by_cell = []
         for cell, count in enumerate(counts):
             draw, spent = self.draws[self._model(cell)], self.spent[cell]
-            flop, cache, memory, static = self.rows(cell)
-            dynamic = {"cache": int(cache.sum()), "memory": int(memory.sum()), **self._by_type(cell, flop)}
+            it = self.computed(cell)
+            dynamic = {"cache": int(it.cache.sum()), "memory": int(it.memory.sum()), **self._by_type(cell, it)}
             # Streams that compute beside each other draw the static power of their device once.
-            always = min(int(static.sum()), round(spent.compute * draw.energy.static_w * _TICK_NJ) + len(static))
+            busy = round(spent.compute * draw.energy.static_w * _TICK_NJ)
+            always = min(int(it.static.sum()), busy + len(self.programs[self.lowered.program[cell]]))
             own = always + sum(dynamic.values())
             for name, amount in {"static": always, **dynamic}.items():
                 parts[name] = parts.get(name, 0) + amount * count
@@ -276,6 +300,7 @@ class EnergyAccount:
         pue = self.constants.value("facility.pue")
         facility = self._joules(node) * pue
         devices = operators + idle + waiting + int(sent.sum())
+        rows = self._devices(by_cell, sent, seconds)
         curve, peak = self._curve(by_cell, fabric + hosts, int(sent.sum()), end)
         return Energy(
             operators_j=self._joules(operators), idle_j=self._joules(idle), links_j=self._joules(links),
@@ -289,22 +314,23 @@ class EnergyAccount:
             timed_j=self._joules(parts.get("static", 0) + idle + links - int(sent.sum()) + host),
             interval_j=self._interval(parts, idle, waiting, links, host, node),
             parts_j={name: self._joules(amount) for name, amount in parts.items() if amount},
-            devices=self._devices(by_cell, sent, seconds),
+            devices=rows,
             curve=curve,
-            sources=self._sources(),
+            sources=(*self._sources(), *self._above_caps(rows)),
         )  # fmt: skip
 
     def _joules(self, nanojoules: int) -> float:
         """Joules of an iteration."""
         return nanojoules / NANO / self.iterations
 
-    def _by_type(self, cell: int, flop: NDArray[np.int64]) -> dict[str, int]:
+    def _by_type(self, cell: int, computed: ComputeEnergy) -> dict[str, int]:
         """Nanojoules of FLOP by element type."""
         assert self.draws is not None
-        program = self.programs[self.lowered.program[cell]]
-        dtype = self.draws[self._model(cell)].dtype[np.maximum(program.operator, 0)]
-        codes = np.flatnonzero(np.bincount(dtype[flop > 0], minlength=1)).tolist()
-        return {f"{DTYPES[code]} FLOP": int(flop[dtype == code].sum()) for code in codes}
+        program, taken = self.programs[self.lowered.program[cell]], np.zeros(len(DTYPES), np.int64)
+        multiplies = np.flatnonzero(computed.flop)
+        dtype = self.draws[self._model(cell)].dtype[program.operator[computed.rows[multiplies]]]
+        np.add.at(taken, dtype, computed.flop[multiplies])
+        return {f"{DTYPES[code]} FLOP": int(taken[code]) for code in np.flatnonzero(taken).tolist()}
 
     # --- links, servers -----------------------------------------------------------------------------------------------
 
@@ -380,6 +406,18 @@ class EnergyAccount:
             )
         return tuple(sorted(rows, key=lambda row: row.rank))
 
+    def _above_caps(self, rows: Sequence[DeviceEnergyRow]) -> list[str]:
+        """A sentence for each rank class that draws more than its power cap on average."""
+        found = []
+        for row in rows:
+            cap = self.system.models[int(self.system.device_model[self.placement.devices[row.rank]])].power_cap_w
+            if cap is not None and row.mean_w > cap * (1 + _ROUNDING):
+                found.append(
+                    f"energy: rank {row.rank} draws {row.mean_w:.4g} W on average under its cap of {cap:g} W, which "
+                    "bounds what all devices of its kind compute on average: bytes on their links come on top"
+                )
+        return found
+
     def watts(self, cell: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Power of one device of a cell over the run: from each tick on, until the next.
 
@@ -387,44 +425,43 @@ class EnergyAccount:
             Ticks, ascending, and watts; transfers draw the static power where nothing is computed.
         """
         assert self.draws is not None
-        energy, at = self.draws[self._model(cell)].energy, self._at(cell)
-        flop, cache, memory, _ = self.rows(cell)
-        start, finish = self.played.start[at], self.played.finish[at]
-        program = self.programs[self.lowered.program[cell]]
-        computes = (program.op == Op.COMPUTE) & (finish > start)
-        length = (finish - start)[computes]
-        dynamic = (flop + cache + memory)[computes] / (length * _TICK_NJ)
+        energy, computed = self.draws[self._model(cell)].energy, self.computed(cell)
+        length = computed.finish - computed.start
+        lasts = length > 0
+        start, finish, length = computed.start[lasts], computed.finish[lasts], length[lasts]
+        dynamic = computed.dynamic[lasts] / (length * _TICK_NJ)
         begin, end = self.transfers(cell)
-        works = (np.concatenate([start[computes], begin]), np.concatenate([finish[computes], end]))
-        one = np.ones(len(works[0]))
-        ticks = np.concatenate([start[computes], finish[computes], *works])
-        drawn = np.concatenate([dynamic, -dynamic, np.zeros(2 * len(one))])
-        busy = np.concatenate([np.zeros(2 * len(length)), one, -one])
+        ticks = np.concatenate([start, finish, begin, end])
+        drawn, busy = np.zeros(len(ticks)), np.ones(len(ticks), np.int64)
+        drawn[: len(length)], drawn[len(length) : 2 * len(length)] = dynamic, -dynamic
+        busy[len(length) : 2 * len(length)], busy[2 * len(length) + len(begin) :] = -1, -1
         order = np.argsort(ticks, kind="stable")
-        level = np.cumsum(drawn[order])
-        active = np.cumsum(busy[order]) > 0.5
+        ticks = ticks[order]
+        last = _last_at(ticks)
+        level, active = np.cumsum(drawn[order])[last], np.cumsum(busy[order])[last] > 0
         found = level + np.where(active, energy.static_w, energy.idle_w)
-        last = np.append(np.diff(ticks[order]) > 0, True)  # of several changes at a tick the last holds
-        return np.concatenate([[0], ticks[order][last]]), np.concatenate([[energy.idle_w], found[last]])
+        return np.concatenate([[0], ticks[last]]), np.concatenate([[energy.idle_w], found])
 
     def _curve(self, by_cell: Sequence[int], always_w: float, sent: int, end: int) -> tuple[PowerCurve, float]:
         """Mean power of all nodes in each step of the run, and the highest at any time."""
         if not end:
             return PowerCurve((), ()), 0.0
-        edges = np.linspace(0, end, CURVE_STEPS + 1)
+        edges = np.append(np.arange(CURVE_STEPS) * (end / CURVE_STEPS), end)
         total = np.full(CURVE_STEPS, always_w + sent / (end * _TICK_NJ))
-        ticks, change = [], []
+        ticks: list[NDArray[np.int64]] = []
+        change: list[NDArray[np.float64]] = []
         for cell, count in enumerate(self.lowered.count.tolist()):
             when, watts = self.watts(cell)
             until = np.append(when[1:], max(end, int(when[-1])))
             reached = np.concatenate([[0.0], np.cumsum(watts * (until - when))])
             total += count * np.diff(np.interp(edges, np.append(when, until[-1]), reached)) / (end / CURVE_STEPS)
             ticks.append(when)
-            change.append(np.diff(watts, prepend=0.0) * count)
-        order = np.argsort(np.concatenate(ticks), kind="stable")
-        at, level = np.concatenate(ticks)[order], np.cumsum(np.concatenate(change)[order])
-        last = np.append(np.diff(at) > 0, True)
-        peak = float(level[last].max()) + always_w + sent / (end * _TICK_NJ)
+            change.append((watts - np.append(0.0, watts[:-1])) * count)
+        at, changes = ticks[0], change[0]
+        if len(ticks) > 1:
+            order = np.argsort(np.concatenate(ticks), kind="stable")
+            at, changes = np.concatenate(ticks)[order], np.concatenate(change)[order]
+        peak = float(np.cumsum(changes)[_last_at(at)].max()) + always_w + sent / (end * _TICK_NJ)
         times = edges[:-1] / PICOSECONDS_PER_SECOND
         return PowerCurve(tuple(times.tolist()), tuple(total.tolist())), peak
 
@@ -454,3 +491,8 @@ class EnergyAccount:
         assert self.draws is not None
         devices = dict.fromkeys(f"energy: {draw.energy.source}" for draw in self.draws.values())
         return (*devices, *(f"energy: {words}" for words in self.constants.sources()))
+
+
+def _last_at(ticks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of ascending ticks with another tick after them: of several changes at a tick the last holds."""
+    return np.append(np.flatnonzero(ticks[1:] > ticks[:-1]), len(ticks) - 1)

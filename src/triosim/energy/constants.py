@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -93,6 +93,8 @@ class EnergyConstants:
         Raises:
             InputError: there is none.
         """
+        if (known := self.used.get(name)) is not None:
+            return known
         if name not in table():
             raise unknown("constant", name, table())
         found = table()[name]
@@ -175,3 +177,14 @@ def parse(texts: Sequence[str] | None, option: str = "--constant") -> dict[str, 
         check(name, value)
         found[name] = value
     return found
+
+
+def without_effect(names: Iterable[str], sources: Iterable[str]) -> list[str]:
+    """The constants of these on which a result does not rest.
+
+    Args:
+        names: of constants that the user gave.
+        sources: sentences of the result, those of :meth:`EnergyConstants.sources` among them.
+    """
+    used = {sentence.removeprefix("energy: ").partition(" ")[0] for sentence in sources}
+    return [name for name in names if name not in used]

@@ -24,13 +24,13 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
-from triosim.energy.constants import EnergyConstants, table
+from triosim.energy.constants import Constant, EnergyConstants, table
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 
@@ -143,10 +143,6 @@ class CostRow:
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-UNCERTAIN = ("facility_kwh", "usd", "location_kg", "market_kg", "embodied_kg", "water_l")
-"""Figures of a row that have an interval."""
-
-
 @dataclass(frozen=True)
 class Cost:
     """What a job costs.
@@ -204,20 +200,22 @@ class _Costing:
     usage: Usage
     options: CostOptions
     constants: EnergyConstants
-    devices: list[tuple[Accelerator, float]] = field(default_factory=list)
-    pue: float = 1.0
+    devices: Sequence[tuple[Accelerator, float]] = ()
 
     def run(self) -> Cost:
         self.devices = [(_device(name), count) for name, count in self.usage.devices]
-        options, usage = self.options, self.usage
-        given = options.pue if options.pue is not None else usage.pue
-        usual = given is None or (options.pue is None and given == table()["facility.pue"].value)
-        self.pue = self.constants.value("facility.pue") if usual or given is None else given
+        options, pue = self.options, self.pue()
         rows = [self._row(name, factor) for name, factor in self._units()]
         factors = self._interval()
         rows = [replace(row, interval=_ends(row, factors)) for row in rows]
         place = options.grid_source or options.at
-        return Cost(tuple(rows), options.mode, place, self.pue, self._sources())
+        return Cost(tuple(rows), options.mode, place, pue, self._sources())
+
+    def pue(self) -> float:
+        """Of the facility: as given, else the table's."""
+        given = self.options.pue if self.options.pue is not None else self.usage.pue
+        usual = self.options.pue is None and given == table()["facility.pue"].value
+        return self.constants.value("facility.pue") if given is None or usual else given
 
     def _units(self) -> list[tuple[str, float]]:
         """Names of the units, and how many of the usage's each is."""
@@ -233,55 +231,80 @@ class _Costing:
             found.append((usage.sample, 1.0 / usage.samples))
         return found
 
-    def _interval(self) -> dict[str, tuple[float, float]]:
-        """By how much each figure may be below and above, as factors; they are those of all units."""
-        base = self._row(self.usage.unit, 1.0)
-        squares = {name: [0.0, 0.0] for name in UNCERTAIN if getattr(base, name)}
-        for other in self._moved():
-            row = other._row(self.usage.unit, 1.0)
-            for name, sides in squares.items():
-                off = math.log(getattr(row, name) / getattr(base, name))
-                sides[off > 0] += off**2
-        return {name: (math.exp(-math.sqrt(low)), math.exp(math.sqrt(high))) for name, (low, high) in squares.items()}
-
-    def _moved(self) -> Iterator[_Costing]:
-        """The same with one cause at an end of its interval."""
-        usage = self.usage
-        for sign in (-1, 1):
-            if usage.hours_spread:
-                longer = math.exp(sign * usage.hours_spread)
-                joules = usage.it_j * (1 + usage.timed * (longer - 1))
-                yield replace(self, usage=replace(usage, hours=usage.hours * longer, it_j=joules))
-            if usage.it_spread:
-                yield replace(self, usage=replace(usage, it_j=usage.it_j * math.exp(sign * usage.it_spread)))
-        for name, constant in list(self.constants.used.items()):
-            for value in {constant.low, constant.high} - {constant.value}:
-                moved = replace(self, constants=EnergyConstants({**self.constants.overrides, name: value}))
-                if name == "facility.pue":
-                    moved.pue = value
-                yield moved
-
     def _row(self, unit: str, factor: float) -> CostRow:
-        hours = self.usage.hours * factor
-        it_kwh = self.usage.it_j * factor / J_PER_KWH
-        facility = it_kwh * self.pue
-        parts = self._dollars(hours, facility)
-        location = facility * self._intensity(hours) / 1000
-        market = self.options.market if self.options.market is not None else self.constants.value("grid.market")
-        water = it_kwh * self.constants.value("facility.wue")
+        hours, it_kwh = self.usage.hours * factor, self.usage.it_j * factor / J_PER_KWH
+        parts = self._dollars(hours, it_kwh)
         return CostRow(
             unit=unit,
             hours=hours,
             device_hours=hours * self.usage.count,
             it_kwh=it_kwh,
-            facility_kwh=facility,
+            facility_kwh=self.facility_kwh(hours, it_kwh),
             usd=math.fsum(parts.values()) if parts else None,
             usd_parts=parts,
-            location_kg=location,
-            market_kg=location * (1 - market),
-            embodied_kg=self._embodied(hours),
-            water_l=water,
+            location_kg=self.location_kg(hours, it_kwh),
+            market_kg=self.market_kg(hours, it_kwh),
+            water_l=self.water_l(hours, it_kwh),
+            embodied_kg=self.embodied_kg(hours, it_kwh),
         )
+
+    # --- intervals ----------------------------------------------------------------------------------------------------
+
+    def _interval(self) -> dict[str, tuple[float, float]]:
+        """By how much each figure may be below and above, as factors; they are those of all units."""
+        uses = [_Costing(used, self.options, self.constants, self.devices) for used in self._other_uses()]
+        found = {}
+        for name, figure in UNCERTAIN.items():
+            alone = _Costing(self.usage, self.options, EnergyConstants(self.constants.overrides), self.devices)
+            base = alone._of_usage(figure)
+            if not base:
+                continue
+            others = [other._of_usage(figure) for other in uses]
+            read = alone.constants.used  # of the constants only those that the figure reads, one after the other
+            for one, constant in tuple(read.items()):
+                for moved in _at_ends(constant):
+                    read[one] = moved
+                    others.append(alone._of_usage(figure))
+                read[one] = constant
+            below = above = 0.0
+            for other in others:
+                off = math.log((other or 0.0) / base)
+                below, above = below + off**2 * (off <= 0), above + off**2 * (off > 0)
+            found[name] = math.exp(-math.sqrt(below)), math.exp(math.sqrt(above))
+        return found
+
+    def _of_usage(self, figure: _Figure) -> float | None:
+        return figure(self, self.usage.hours, self.usage.it_j / J_PER_KWH)
+
+    def _other_uses(self) -> Iterator[Usage]:
+        """The usage with its time, or what it takes at that time, at an end of its interval."""
+        usage = self.usage
+        for sign in (-1, 1):
+            if usage.hours_spread:
+                longer = math.exp(sign * usage.hours_spread)
+                joules = usage.it_j * (1 + usage.timed * (longer - 1))
+                yield replace(usage, hours=usage.hours * longer, it_j=joules)
+            if usage.it_spread:
+                yield replace(usage, it_j=usage.it_j * math.exp(sign * usage.it_spread))
+
+    # --- energy, carbon of operation, water ---------------------------------------------------------------------------
+
+    def facility_kwh(self, hours: float, it_kwh: float) -> float:
+        """Energy with cooling and distribution."""
+        return it_kwh * self.pue()
+
+    def location_kg(self, hours: float, it_kwh: float) -> float:
+        """What the grid there emits."""
+        return self.facility_kwh(hours, it_kwh) * self._intensity(hours) / 1000
+
+    def market_kg(self, hours: float, it_kwh: float) -> float:
+        """What is left of that when carbon-free electricity was bought."""
+        market = self.options.market if self.options.market is not None else self.constants.value("grid.market")
+        return self.location_kg(hours, it_kwh) * (1 - market)
+
+    def water_l(self, hours: float, it_kwh: float) -> float:
+        """What cooling evaporates."""
+        return it_kwh * self.constants.value("facility.wue")
 
     def _intensity(self, hours: float) -> float:
         """Grams of a kWh, mean over the hours from the beginning of the job."""
@@ -298,7 +321,12 @@ class _Costing:
 
     # --- money --------------------------------------------------------------------------------------------------------
 
-    def _dollars(self, hours: float, facility_kwh: float) -> dict[str, float]:
+    def usd(self, hours: float, it_kwh: float) -> float | None:
+        """All dollars; None where a price is not known."""
+        parts = self._dollars(hours, it_kwh)
+        return math.fsum(parts.values()) if parts else None
+
+    def _dollars(self, hours: float, it_kwh: float) -> dict[str, float]:
         """Dollars by what they are for; nothing where a price is not known."""
         options, constants = self.options, self.constants
         if options.mode != "own":
@@ -308,6 +336,7 @@ class _Costing:
             return {"rent": hours * share * math.fsum(known)} if len(known) == len(rents) else {}
         if any(device.tdp_w is None and _family("price", device.name) is None for device, _ in self.devices):
             return {}
+        facility_kwh = self.facility_kwh(hours, it_kwh)
         life = constants.value("life.years") * HOURS_PER_YEAR * constants.value("life.use")
         devices = math.fsum(count * self._price(device) for device, count in self.devices)
         host, network = (devices * constants.value(f"price.{what}") for what in ("host", "network"))
@@ -330,7 +359,7 @@ class _Costing:
 
     # --- carbon -------------------------------------------------------------------------------------------------------
 
-    def _embodied(self, hours: float) -> float:
+    def embodied_kg(self, hours: float, it_kwh: float) -> float:
         """Kilograms of the hardware's making that fall to these hours."""
         constants = self.constants
         life = constants.value("life.years") * HOURS_PER_YEAR * constants.value("life.use")
@@ -376,6 +405,21 @@ class _Costing:
         return f"rent of {name}: {rent:g} USD/h, {where}"
 
 
+_Figure = Callable[[_Costing, float, float], float | None]
+"""A figure of a row, by hours and energy of the nodes in kilowatt-hours."""
+UNCERTAIN: Mapping[str, _Figure] = {
+    "facility_kwh": _Costing.facility_kwh, "usd": _Costing.usd, "location_kg": _Costing.location_kg,
+    "market_kg": _Costing.market_kg, "embodied_kg": _Costing.embodied_kg, "water_l": _Costing.water_l,
+}  # fmt: skip
+"""Figures of a row that have an interval."""
+
+
+@functools.lru_cache(1024)
+def _at_ends(constant: Constant) -> tuple[Constant, ...]:
+    """A constant at the ends of its interval, those that differ from it."""
+    return tuple(replace(constant, value=value) for value in {constant.low, constant.high} - {constant.value})
+
+
 def _ends(row: CostRow, factors: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """The intervals of a row."""
     return {name: (getattr(row, name) * low, getattr(row, name) * high) for name, (low, high) in factors.items()}
@@ -402,6 +446,7 @@ def process(name: str) -> float:
     return float(match[1]) if match else 7.0
 
 
+@functools.lru_cache(1024)
 def grid_name(place: str) -> str:
     """The row of the table for the grid of a place, whatever its case.
 

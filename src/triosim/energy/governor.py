@@ -64,11 +64,12 @@ def _taken(
 ) -> tuple[NDArray[np.float64], ...]:
     """Seconds, and joules of FLOP, caches and memory, at one clock or each at its own."""
     law = power.constants()
-    voltage = np.minimum(law.voltage(clock), work.voltage)
-    sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
-    slower = 1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1)
-    squared = voltage**2
-    return work.seconds * slower * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
+    squared = np.minimum(law.voltage(clock), work.voltage) ** 2
+    seconds = work.seconds
+    if np.min(clock) < 1.0:  # at the full clock nothing is slower
+        sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
+        seconds = seconds * (1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1))
+    return seconds * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
 
 
 def governed(
@@ -120,12 +121,17 @@ def governed_apart(work: OperatorWork, device: Accelerator, energy: DeviceEnergy
 
 
 def _limits(device: Accelerator) -> tuple[float, float | None]:
-    """The highest clock over the boost clock, and the mean power that a governor holds."""
+    """The highest clock over the boost clock, and the mean power that a governor holds.
+
+    That is the cap itself: of 808 epochs on a V100 and an A40 at caps of 125 W and more, 6 drew more on average, at
+    most 1.2 % (ml-energy/zeus, as in :mod:`validation.fit.power`).  ``limit`` of the law is for jobs of which only the
+    mean power is known, pauses included.
+    """
     highest = 1.0 if device.clock_limit_hz is None else power.relative_clock(device, device.clock_limit_hz)
     if device.power_cap_w is None:
         return highest, None
     power.check_cap(device, device.power_cap_w)
-    return highest, power.constants().limit * device.power_cap_w
+    return highest, device.power_cap_w
 
 
 def _fitting(

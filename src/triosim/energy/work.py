@@ -7,6 +7,10 @@ the voltage (:mod:`triosim.hardware.power`).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +32,8 @@ class OperatorWork:
         seconds: what it takes.
         flop_j, cache_j, memory_j: joules at the full voltage.
         dtype: element type that is multiplied, -1 where only bytes matter, int64.
-        bound: part of its time that computes and follows the clock.
         voltage: that at which it runs at the full clock: 1, or lower where the TDP binds it.
+        find_bound: finds :attr:`bound`, which only clocks below the full one ask for.
     """
 
     seconds: NDArray[np.float64]
@@ -37,8 +41,13 @@ class OperatorWork:
     cache_j: NDArray[np.float64]
     memory_j: NDArray[np.float64]
     dtype: NDArray[np.int64]
-    bound: NDArray[np.float64]
     voltage: NDArray[np.float64]
+    find_bound: Callable[[], NDArray[np.float64]]
+
+    @cached_property
+    def bound(self) -> NDArray[np.float64]:
+        """Part of its time that computes and follows the clock."""
+        return self.find_bound()
 
 
 def operator_work(trace: Trace, device: Accelerator, energy: DeviceEnergy | None, times: Estimates) -> OperatorWork:
@@ -51,8 +60,9 @@ def operator_work(trace: Trace, device: Accelerator, energy: DeviceEnergy | None
         times: their times at the full clock.
     """
     operators = trace.operators
-    flop = np.where(operators.view, 0.0, np.nan_to_num(operators.flop))
-    moved = np.where(operators.view, 0.0, np.nan_to_num(operators.bytes))
+    flop, moved = (
+        np.where(operators.view | np.isnan(counted), 0.0, counted) for counted in (operators.flop, operators.bytes)
+    )
     return kernel_work(flop, moved, classify(trace, device).dtype.astype(np.int64), device, energy, times)
 
 
@@ -68,21 +78,35 @@ def kernel_work(
         device, energy, times: as of :func:`operator_work`.
     """
     seconds = times.seconds
-    flop = np.where(dtype >= 0, flop, 0.0)
-    bound = _bound(device, times, flop, moved, dtype)
+    find = functools.partial(_bound, device, times, flop, moved, dtype)
     if times.joules is not None:
         known, one = times.joules, np.ones(len(seconds))
         dtype = np.where((dtype < 0) & (known.compute > 0), DTYPE_CODE["float32"], dtype)  # of the vector unit
-        return OperatorWork(seconds, known.compute, known.chip, known.memory, dtype, bound, one)
+        return OperatorWork(seconds, known.compute, known.chip, known.memory, dtype, one, find)
     if energy is None:
         nothing, one = np.zeros(len(seconds)), np.ones(len(seconds))
-        return OperatorWork(seconds, nothing, nothing, nothing, dtype, bound, one)
-    flop_j, cache_j = flop * energy.flop_j[dtype], moved * energy.cache_j_per_byte
+        return OperatorWork(seconds, nothing, nothing, nothing, dtype, one, find)
+    joules = np.append(energy.flop_j, 0.0)  # the last where only bytes matter
+    flop_j, cache_j = flop * joules[dtype], moved * energy.cache_j_per_byte
     room = np.maximum((energy.tdp_w - energy.static_w) * seconds, 0.0)
     memory_j = np.minimum(moved * energy.memory_j_per_byte, room)
-    switching, left = flop_j + cache_j, room - memory_j
-    squared = np.divide(left, switching, out=np.ones_like(left), where=switching > left)
-    return OperatorWork(seconds, flop_j, cache_j, memory_j, dtype, bound, np.sqrt(squared))
+    switching, left, voltage = flop_j + cache_j, room - memory_j, np.ones(len(room))
+    over = np.flatnonzero(switching > left)
+    voltage[over] = np.sqrt(left[over] / switching[over])
+    return OperatorWork(seconds, flop_j, cache_j, memory_j, dtype, voltage, find)
+
+
+def joined(parts: Sequence[OperatorWork]) -> OperatorWork:
+    """The operators of all parts, one after the other."""
+    return OperatorWork(
+        seconds=np.concatenate([part.seconds for part in parts]),
+        flop_j=np.concatenate([part.flop_j for part in parts]),
+        cache_j=np.concatenate([part.cache_j for part in parts]),
+        memory_j=np.concatenate([part.memory_j for part in parts]),
+        dtype=np.concatenate([part.dtype for part in parts]),
+        voltage=np.concatenate([part.voltage for part in parts]),
+        find_bound=lambda: np.concatenate([part.bound for part in parts]),
+    )
 
 
 def _bound(
@@ -90,10 +114,12 @@ def _bound(
     dtype: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
     """Part of each operator's time that follows the clock: what binds it, and where nobody says, the roofline."""
-    if device.priced and device.memory_bandwidth:
-        computes = flop / arithmetic(device).flops[dtype] > moved / device.memory_bandwidth
-        unknown = computes.astype(np.float64)
-    else:
-        unknown = np.ones(len(flop))  # the longest that it can take
-    known = times.limit != Limit.UNKNOWN
-    return np.where(known, (times.limit == Limit.COMPUTE).astype(np.float64), unknown)
+    # As plain numbers: numpy takes longer to learn what a member of an enumeration is than to compare a column with it.
+    compute, unknown = int(Limit.COMPUTE), int(Limit.UNKNOWN)
+    bound = (times.limit == compute).astype(np.float64)
+    rows = np.flatnonzero((times.limit == unknown) & (times.seconds > 0))
+    bound[rows] = 1.0  # the longest that it can take
+    if rows.size and device.priced and device.memory_bandwidth:
+        computes = np.where(dtype[rows] >= 0, flop[rows], 0.0) / arithmetic(device).flops[dtype[rows]]
+        bound[rows] = computes > moved[rows] / device.memory_bandwidth
+    return bound

@@ -57,13 +57,18 @@ class ExplorationEnvironment(gymnasium.Env):
         what: is explored.
         steps: of an episode.
         trajectory: file that gets all steps as JSON lines when the environment is closed.
+        fit: whether the variant nearest to an action is evaluated that can be run, as far as the exploration knows one
+            (:meth:`Exploration.fitted`); observation and ``info`` are of that variant.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium names it
 
-    def __init__(self, what: Exploration, steps: int = 100, trajectory: str | Path | None = None) -> None:
+    def __init__(
+        self, what: Exploration, steps: int = 100, trajectory: str | Path | None = None, fit: bool = False
+    ) -> None:
         if steps < 1:
             raise InputError(f"episodes of {steps} steps: the least is 1")
+        self.fit = fit
         self.what, self.steps, self.trajectory = what, steps, trajectory
         self.action_space = gymnasium.spaces.MultiDiscrete(np.array(what.space.sizes, np.int64))
         self._choices, self._costs = len(what.space.sizes), len(what.objectives)
@@ -90,6 +95,8 @@ class ExplorationEnvironment(gymnasium.Env):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Evaluate a variant."""
         point = tuple(np.asarray(action).tolist())
+        if self.fit:
+            point = self.what.fitted(point)
         seen, reward, info = self._look(point)
         self.step_number += 1
         if self.trajectory is not None:
@@ -166,18 +173,20 @@ def accelerator(
 
 def mapping(
     design: str | Sequence[str] = "eyeriss", problem: str | Problem | None = None, steps: int = 100,
-    trajectory: str | Path | None = None, **settings: Any,
+    trajectory: str | Path | None = None, fit: bool = False, **settings: Any,
 ) -> ExplorationEnvironment:  # fmt: skip
     """``triosim/Mapping-v0``: the loops of a problem on a design, by cycles and joules.
 
     Args:
         design: files, or a ready design's name.
         problem: a file or a problem; a layer of ResNet-50 if None.
+        fit: whether factors of an action stay outside where with them tiles would exceed their stores, so that every
+            action can be run.
         steps, trajectory, settings: as of :func:`accelerator`.
     """
     _no_picture(settings)
     chosen = _problems([problem] if problem is not None else []) or (_layer(),)
-    return ExplorationEnvironment(MappingExploration(_files(design).design, chosen[0]), steps, trajectory)
+    return ExplorationEnvironment(MappingExploration(_files(design).design, chosen[0]), steps, trajectory, fit)
 
 
 def plan(

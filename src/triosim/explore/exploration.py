@@ -1,10 +1,10 @@
-"""What can be explored, and a searcher running on it."""
+"""What can be explored, and who looks for its points."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 
 import numpy as np
@@ -16,9 +16,6 @@ from triosim.explore.space import ChoiceSpace, Point, Value
 from triosim.search.pareto import pareto_front
 
 Costs = tuple[float, ...]
-
-STALE = 50
-"""Points in a row that were asked for before, after which a searcher is taken to have seen what it can."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,11 @@ class Exploration(ABC):
         """A point to begin with; any of the space where an exploration knows no better."""
         return self.space.drawn(random)
 
+    def fitted(self, point: Point) -> Point:
+        """The point that can be run where a point was asked for; the point itself where an exploration knows no
+        better."""
+        return point
+
     def trial(self, point: Point) -> Trial:
         """A point with its costs; each is evaluated once."""
         found = self.known.get(point)
@@ -81,13 +83,19 @@ class Exploration(ABC):
 
 
 class AskTell(ABC):
-    """A searcher: it is asked for a point and told what came of it, in turn.
+    """A searcher: it is asked for points and told what came of them, in the order in which it was asked.
 
     Args:
         space: to search.
         objectives: how many costs a point has.
         seed: of all that it draws.
+
     """
+
+    @property
+    def batch(self) -> int:
+        """Points that it may be asked for before it is told of the first of them; so many workers can share."""
+        return 1
 
     def __init__(self, space: ChoiceSpace, objectives: int, seed: int) -> None:
         self.space, self.objectives = space, objectives
@@ -99,7 +107,7 @@ class AskTell(ABC):
 
     @abstractmethod
     def tell(self, trial: Trial) -> None:
-        """What came of the point that was asked for last."""
+        """What came of the first point that it was asked for and not told of yet."""
 
 
 STRATEGIES: Registry[AskTell] = Registry("triosim.explore.searchers", "triosim.explorers", "searcher", AskTell)
@@ -121,55 +129,6 @@ class ExplorationResult:
     asked: int
     front: tuple[Trial, ...] = field(default=())
     finished: bool = True
-
-
-def explore(
-    what: Exploration, searcher: str = "genetic", budget: int = 200, seed: int = 0,
-    on_trial: Callable[[int, Trial], None] | None = None,
-) -> ExplorationResult:  # fmt: skip
-    """Let a searcher look for points of little cost.
-
-    Args:
-        what: is explored.
-        searcher: one of :data:`STRATEGIES`.
-        budget: distinct points to evaluate at most; where the space has no more, all are, and nobody is asked.
-        seed: of the searcher.
-        on_trial: told how many points there are, and the last.
-
-    Returns:
-        what was found until the budget was used, the searcher asked for nothing new, or it was interrupted.
-
-    Raises:
-        InputError: no such searcher, a budget or seed that is none, or no point can be run (the last one's sentence).
-    """
-    if budget < 1:
-        raise InputError(f"a budget of {budget} points: the least is 1")
-    if seed < 0:
-        raise InputError(f"a seed of {seed}: give 0 or more")
-    asks = STRATEGIES.get(searcher)(what.space, len(what.objectives), seed)
-    found: dict[Point, Trial] = {}
-    asked = since = 0
-    finished = True
-    try:
-        if what.space.size <= budget:
-            for point in what.space.every():
-                found[point] = what.trial(point)
-                if on_trial is not None:
-                    on_trial(len(found), found[point])
-            budget = len(found)
-        while len(found) < budget and since < STALE * len(what.space.choices):
-            trial = what.trial(asks.ask())
-            asks.tell(trial)
-            asked += 1
-            since += 1
-            if trial.point not in found:
-                found[trial.point], since = trial, 0
-                if on_trial is not None:
-                    on_trial(len(found), trial)
-    except KeyboardInterrupt:
-        finished = False
-    trials = tuple(found.values())
-    return ExplorationResult(trials, asked, pareto(trials), finished)
 
 
 def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:

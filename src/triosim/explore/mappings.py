@@ -45,16 +45,22 @@ class MappingExploration(Exploration):
         large = [name for name in dims if problem.bound[name] > 1]
         choices += [VariedValue(f"innermost at {store}", tuple(large or dims)) for store in self.stores]
         self.space = ChoiceSpace(tuple(choices))
+        self._place = [{int(slot): at for at, slot in enumerate(of)} for of in self.where.choices]
         self._slot = {name: at for at, name in enumerate(slots)}
 
     def drawn(self, random: np.random.Generator) -> Point:
         """A mapping that fits: few of all do."""
         genes = self.where.random_one(random)
-        loops = self.space.drawn(random)[len(genes) :]
-        return (
-            *(int(np.flatnonzero(of == gene)[0]) for of, gene in zip(self.where.choices, genes, strict=True)),
-            *loops,
-        )
+        return (*self._places(genes), *self.space.drawn(random)[len(genes) :])
+
+    def fitted(self, point: Point) -> Point:
+        """See :class:`Exploration`: factors that make tiles exceed their stores stay outside."""
+        slots = [int(of[at]) for of, at in zip(self.where.choices, point, strict=False)]
+        return (*self._places(self.where.fitted(slots)), *point[len(slots) :])
+
+    def _places(self, genes: list[int]) -> list[int]:
+        """Places of slots among those that each prime factor may lie in."""
+        return [of[gene] for of, gene in zip(self._place, genes, strict=True)]
 
     def mapping(self, values: dict[str, Value]) -> LoopMapping:
         """The mapping that a point stands for.

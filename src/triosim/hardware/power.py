@@ -6,12 +6,13 @@ clock towards a floor.  With ``c`` the clock over that of a device which nothing
     V(c)^2 = (floor^2 + c^2) / (floor^2 + 1)    voltage, over that at c = 1
     P(c) = static + switching c V(c)^2          power in watts
 
-The rest of the power follows neither.  A governor lowers the clock until the power fits ``limit`` times the cap.  What
-computes then takes ``1 / c`` times as long; what waits for memory or for a launch does not.
+The rest of the power follows neither.  A governor lowers the clock until the power fits the cap.  What computes then
+takes ``1 / c`` times as long; what waits for memory or for a launch does not.
 
 ``power.json`` holds the four constants, which ``validation/fit/power.py`` fits to measured epochs of a V100 and an A40
-under caps.  A device whose operators are known (:mod:`triosim.energy`) uses ``limit``, ``static_share`` and
-``voltage_floor`` of them; ``growth`` says how much of a job computes where nothing else is known of it.
+under caps.  A device whose operators are known (:mod:`triosim.energy`) uses ``static_share`` and ``voltage_floor`` of
+them.  Where only the mean power of a job is known, ``limit`` says what a cap holds, since pauses are in that mean, and
+``growth`` how much of the job computes; the rates of products (:mod:`triosim.kernels`) were fitted with ``limit``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class PowerConstants:
     """What the law holds for all devices.
 
     Attributes:
-        limit: mean power that a governor holds, over the cap.
+        limit: mean power of a job, where nothing else is known of it, from which on a governor holds it, over the cap.
         static_share: power that does not follow the clock, over the TDP, while a device works.
         voltage_floor: ``floor`` of the law above.
         growth: part of a job's time that computes, where nothing else is known of it: this power of its mean power over
@@ -127,7 +128,7 @@ def lowest_cap(device: Accelerator) -> float | None:
     if device.tdp_w is None:
         return None
     law = constants()
-    return device.tdp_w * (law.static_share + (1 - law.static_share) * law.switching(LOWEST_CLOCK)) / law.limit
+    return device.tdp_w * (law.static_share + (1 - law.static_share) * law.switching(LOWEST_CLOCK))
 
 
 def check_cap(device: Accelerator, cap_w: float) -> None:

@@ -91,7 +91,7 @@ def classify(trace: Trace, device: Accelerator) -> OperatorClasses:
     Transformer Engine's products of float32 run in TF32 (``common/gemm/cublaslt_gemm.cu``).
     """
     kept = trace.operators.__dict__.get("_classified")
-    if kept is None or kept[0] is not trace.values or kept[1] != device:
+    if kept is None or kept[0] is not trace.values or (kept[1] is not device and kept[1] != device):
         kept = trace.values, device, _classified(trace, device)
         trace.operators.__dict__["_classified"] = kept
     found: OperatorClasses = kept[2]

@@ -245,7 +245,7 @@ def prepare(
         fidelity: which models price it.
         progress: called with what is being done, in a few words.
         other_recordings: the same step recorded on other devices.
-        drawn: what devices draw that were calibrated, by name.
+        drawn: what devices draw, by name, where that is not what their datasheet and the table of constants say.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.

@@ -88,7 +88,7 @@ def simulate(
     energy = energy or EnergyOptions()
     model = network_model(fidelity.solver, fidelity.solver_options)
     fold = fidelity.fold and model.weighted
-    made = arrange(workload, system, plan, fidelity, progress, other_recordings, energy.known())
+    made = arrange(workload, system, plan, fidelity, progress, other_recordings, energy.of_capped(system.models))
     short = shortened(made) if on_finished is None and is_ours(type(model)) else None
 
     @functools.cache

@@ -18,7 +18,7 @@ from triosim.core.dataclass import dataclass
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.energy.governor import governed, governed_apart
-from triosim.energy.work import OperatorWork, kernel_work
+from triosim.energy.work import OperatorWork, joined, kernel_work
 from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Estimates
@@ -100,9 +100,7 @@ class _Listing(ServingKernels):
 
     def governed(self, device: Accelerator, energy: DeviceEnergy | None) -> float:
         """The clock at which all of it fits on average."""
-        parts = [_operators(device, energy, work, found) for work, found in self.listed]
-        columns = ([getattr(one, own.name) for one in parts] for own in fields(OperatorWork))
-        whole = OperatorWork(*map(np.concatenate, columns))
+        whole = joined([_operators(device, energy, work, found) for work, found in self.listed])
         return governed(whole, device, energy, np.ones(len(whole.seconds))).clock
 
 

@@ -15,6 +15,10 @@ from triosim.explore.space import ChoiceSpace, Point
 from triosim.search.pareto import dominates
 
 POPULATION = 32
+BROOD = 8
+"""Children of one population at most, which workers can share; and an eighth of the children that came before, since
+the first ones learn most from each other."""
+
 FAR = 0.2  # of the changes, those that go anywhere
 
 
@@ -27,6 +31,12 @@ class GeneticPoints(AskTell):
         self.people: dict[Point, Trial] = {}
         self.beaten: dict[Point, int] = {}
         self.told = 0
+
+    @property
+    def batch(self) -> int:
+        """The first population at once, then broods that grow."""
+        children = self.told - POPULATION
+        return -children if children < 0 else min(max(children // BROOD, 1), BROOD)
 
     def ask(self) -> Point:
         """A random point at first, then a child."""

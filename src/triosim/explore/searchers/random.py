@@ -11,6 +11,11 @@ from triosim.explore.space import Point
 class RandomPoints(AskTell):
     """Each point is as likely as any other."""
 
+    @property
+    def batch(self) -> int:
+        """Nothing is learned, so that any number may be asked for."""
+        return 64
+
     def ask(self) -> Point:
         """See :class:`AskTell`."""
         return self.space.drawn(self.random)
