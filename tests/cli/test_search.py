@@ -24,6 +24,7 @@ def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
     shown = run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--front", "--among", "zero=1").stdout
     assert "The best of them as a command:" in shown
     assert "No other plan beats these" in shown
+    assert not any(line.endswith("B") and len(line.split()) == 2 for line in shown.splitlines())  # memory alone
     assert "legal plans were predicted" in shown
     assert "A device hour costs 2 USD, as given." in shown
     run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--among", "zero=1", "--json", "plans.json", cwd=tmp_path)

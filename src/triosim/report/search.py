@@ -203,7 +203,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
         Column("", right=True),
         *([Column("devices", right=True)] if several else []),
         *(Column(head, right=True) for _, head in axes),
-        Column("micro-batch", right=True),
+        Column("micro batch", right=True),
         Column("schedule"),
         *(Column(name, right=name == "zero") for name in _choices(plans[0].candidate.asked) if name not in shared),
         Column("iteration", right=True),
@@ -214,7 +214,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
     for place, one in enumerate(plans, 1):
         asked, figures = one.candidate.asked, one.figures
         tokens = report.tokens_per_dollar(one)
-        chunks = f" x {asked['schedule.chunks']}" if "schedule.chunks" in asked else ""
+        chunks = f" x{asked['schedule.chunks']}" if "schedule.chunks" in asked else ""
         table.add_row(
             str(place),
             *([str(one.candidate.devices)] if several else []),
