@@ -40,6 +40,12 @@ def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.jsonl"))
 
 
+def test_where_nothing_fits_it_says_what_a_plan_must_hold() -> None:
+    """16 bytes of each parameter (weight, gradient, float32 copy and moments), on eight devices."""
+    shown = run("search", "llama-3-70b", "--system", "dgx-h100", "--nodes", "1", "--under", "batch=8").stdout
+    assert f"Each must hold at least {70_553_706_496 * 16 / 8 / 2**30:.1f} GiB on a device" in shown
+
+
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     words = (*JOB, *FEW, "--best", "6", "--json", "plans.json", "--quiet")
     process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
-from triosim.report.table import Column, TextTable
+from triosim.report.table import Column, TextTable, paragraph
 from triosim.search.branch_and_bound import BestPlans, FoundPlan
 from triosim.search.space import Candidate
 
@@ -137,7 +137,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
         _show_configuration(report, console)
     else:
-        console.print(Text("No plan fits in memory.", "bold"))
+        _show_none(found.least_bytes, console)
     if found.front:
         console.print()
         console.print(Text("No other plan beats these in time, memory and device hours:", "bold"))
@@ -172,6 +172,19 @@ def _show_configuration(report: Report, console: Console) -> None:
     if chosen and report.shows_configuration:
         console.print(Text(f"Plan {chosen[0]} for {chosen[1].framework}:", "bold"))
         console.print(Text("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end="")
+
+
+def _show_none(least: int | None, console: Console) -> None:
+    """Say that no plan is possible, and what the smallest would need where memory is too small."""
+    if least is None:
+        console.print(Text("No plan is possible.", "bold"))
+        return
+    console.print(Text("No plan fits in memory.", "bold"))
+    paragraph(
+        console,
+        f"Each must hold at least {format_bytes(least)} on a device: search more devices (--nodes, --devices), with "
+        "--offload, or another --optimizer.",
+    )
 
 
 def _choices(asked: Mapping[str, Any]) -> dict[str, str]:
