@@ -24,6 +24,7 @@ def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
     shown = run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--front", "--among", "zero=1").stdout
     assert "The best of them as a command:" in shown
     assert "No other plan beats these" in shown
+    assert not any(line.endswith("B") and len(line.split()) == 2 for line in shown.splitlines())  # memory alone
     assert "legal plans were predicted" in shown
     assert "A device hour costs 2 USD, as given." in shown
     run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--among", "zero=1", "--json", "plans.json", cwd=tmp_path)
@@ -37,6 +38,12 @@ def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
     alone = json.loads(run(*shlex.split(best["command"])[1:], "--json", "-").stdout)
     assert alone["iteration_time_s"] == pytest.approx(best["figures"]["iteration_time_s"], rel=1e-3)
     assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_where_nothing_fits_it_says_what_a_plan_must_hold() -> None:
+    """16 bytes of each parameter (weight, gradient, float32 copy and moments), on eight devices."""
+    shown = run("search", "llama-3-70b", "--system", "dgx-h100", "--nodes", "1", "--under", "batch=8").stdout
+    assert f"Each must hold at least {70_553_706_496 * 16 / 8 / 2**30:.1f} GiB on a device" in shown
 
 
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:

@@ -34,6 +34,13 @@ def test_plans_are_ranked_and_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plans.csv", "plans.json"]
 
 
+def test_where_nothing_fits_it_says_what_the_smallest_plan_needs() -> None:
+    done = run("train", "llama-3-70b", "--seq-len", "512", "--system", "dgx-a100", "--sweep", "tp=2,8", "zero=0,3")
+    said = " ".join(done.stdout.split())
+    assert "4 of 4 plans fell out: 4 does not fit in memory: the smallest needs" in said
+    assert "(tp=8 zero=" in said
+
+
 def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
     words = (*JOB, "--sweep", "tp=1,2,4", "pp=1,2,4", "zero=0,1,2", "--json", "plans.json", "--quiet")
     process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.hardware.graphs import distances, edges_of
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
-from triosim.hardware.build import accelerator, flat
+from triosim.hardware.build import accelerator, flat, from_file
 from triosim.hardware.system import Link, System, Tier
 from triosim.hardware.topology import TOPOLOGIES
 
@@ -177,3 +178,13 @@ def test_a_system_from_figures_loads_nothing_heavy():
 def test_what_cannot_be(arguments: dict, message: str):
     with pytest.raises(InputError, match=message):
         flat(**arguments)
+
+
+def test_what_a_file_leaves_out_of_a_link_is_said_with_where_it_is_from(tmp_path: Path) -> None:
+    file = tmp_path / "pair.toml"
+    lines = ['name = "pair"', "[devices]", 'model = "A100"', "count = 2", "[scale_up]", 'topology = "ring"']
+    lines.append('bandwidth = "50 GB/s"')
+    file.write_text("\n".join(lines))
+    assert any("as of NVLink4, for the file states none" in source for source in from_file(file).sources)
+    file.write_text("\n".join([*lines, 'latency = "0 us"', 'overhead = "0 us"']))
+    assert not any("the file states none" in source for source in from_file(file).sources)

@@ -162,3 +162,20 @@ def test_the_documentation_names_every_key_of_the_json(result: Result) -> None:
     plain = result.to_dict()
     missing = [key for key in (*plain, *plain["efficiency"]) if f"`{key}`" not in page and key != "schema"]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("gpt2", "dgx-h100"), r"the workload must be a Trace, not 'gpt2': make one with triosim.model\(NAME\)"),
+        ((triosim.model("gpt2", sequence_length=16), "dgx-h100"), r"make one with triosim.system\(NAME\)"),
+    ],
+)
+def test_a_name_instead_of_what_it_names_is_a_sentence(arguments: tuple, words: str) -> None:
+    calls = (
+        lambda: triosim.simulate(*arguments), lambda: next(triosim.sweep(*arguments, [{}])),
+        lambda: triosim.simulate_together([(arguments[0], triosim.Plan())], arguments[1]),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(triosim.InputError, match=words):
+            call()

@@ -243,3 +243,14 @@ def test_unsorted_requests_are_sorted_on_demand(tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
     path.write_text(CSV + "2,10,5\n1,20,5\n")
     assert "2 requests" in run(*H100, "--requests", path, "--sort").stdout
+
+
+def test_a_million_output_tokens_cost_the_same_in_the_table_and_with_cost(tmp_path: Path) -> None:
+    """Of prompts of 300 and outputs of 100 tokens a million output tokens cost four times a million of both."""
+    file = tmp_path / "run.json"
+    traffic = ("--arrivals", "poisson:4", "--lengths", "prompt=fixed:300;output=fixed:100", "--requests", "20")
+    shown = run("serve", "llama-3.2-1b", "--device", "H100", *traffic, "--interval", "off", "--json", file).stdout
+    both, alone = re.search(r"\$(\S+) for a million .* \$(\S+) of outputs", " ".join(shown.split())).groups()
+    assert float(alone) == pytest.approx(4 * float(both), rel=1e-3)
+    rows = json.loads(run("cost", file, "--json", "-").stdout)["rows"]
+    assert float(alone) == pytest.approx(next(r["usd"] for r in rows if r["unit"] == "million output tokens"), rel=1e-3)

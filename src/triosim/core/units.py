@@ -46,12 +46,14 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf)\s
 
 
 def parse_time(text: str | float, what: str = "time") -> float:
-    """Seconds from ``"25 us"``; a bare number is seconds.
+    """Seconds from ``"25 us"``; a number is seconds, and a text names its unit.
 
     Raises:
         InputError: not a number with a time unit, or negative.
     """
     number, unit = _split(text, what, "25us")
+    if _bare(text, number, unit):
+        raise InputError(f"{what} {quoted(text)} has no unit: use s, ms, us and so on, for example 25us")
     if unit and unit not in _TIME:
         raise InputError(
             f"{what} {quoted(text)}: unknown unit {quoted(unit)}; use d, h, min, s, ms, us, ns or ps, for example 25us"
@@ -77,12 +79,14 @@ def parse_bytes(text: str | float, what: str = "size") -> int:
 def parse_bandwidth(text: str | float, what: str = "bandwidth") -> float:
     """Bytes per second from ``"900 GB/s"``, ``"400Gb/s"`` or ``"400Gbps"``; ``inf`` is allowed.
 
-    A bare number is bytes per second.
+    A number is bytes per second; a text names its unit, for 10 is more likely to be GB/s than B/s.
 
     Raises:
-        InputError: not a rate, zero or negative.
+        InputError: not a rate, zero or negative, or a text without a unit.
     """
     number, unit = _split(text, what, "113.75GB/s")
+    if _bare(text, number, unit):
+        raise InputError(f"{what} {quoted(text)} has no unit: use B/s, GB/s, Gb/s and so on, for example 113.75GB/s")
     if unit.endswith("ps"):
         unit = unit[:-2] + "/s"
     if unit and not unit.endswith("/s"):
@@ -244,6 +248,11 @@ def format_count(count: float) -> str:
 def _digits(x: float) -> str:
     text = f"{x:.4g}"
     return f"{x:.0f}" if "e" in text else text
+
+
+def _bare(text: str | float, number: Decimal, unit: str) -> bool:
+    """Whether a text is a number that means nothing without a unit: not 0, nor inf."""
+    return isinstance(text, str) and not unit and number.is_finite() and number > 0
 
 
 def _split(text: str | float, what: str, example: str) -> tuple[Decimal, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from triosim.core.errors import InputError
-from triosim.core.units import parse_bandwidth
+from triosim.core.units import format_time, parse_bandwidth
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.catalog import LinkFacts
@@ -146,7 +146,8 @@ def table_link(table: LinkTable, use: str, facts: LinkFacts | None = None) -> Li
     if facts is not None:
         known = facts.link(table.links if facts.link_bandwidth or table.bandwidth is None else None)
     elif table.bandwidth is not None:
-        known = replace(usual(use).link(), name="", source="", rated=None)
+        known = usual(use).link()
+        known = replace(known, name="", source=_assumed(table, use, known), rated=None)
     else:
         raise InputError("say how fast the link is: link (of the catalog) or bandwidth, for example 50GB/s")
     return replace(
@@ -156,6 +157,13 @@ def table_link(table: LinkTable, use: str, facts: LinkFacts | None = None) -> Li
         overhead=known.overhead if table.overhead is None else table.overhead,
         source="; ".join(s for s in (table.source, known.source) if s),
     )
+
+
+def _assumed(table: LinkTable, use: str, usual: Link) -> str:
+    """What is taken of the usual link for what a table with a bandwidth leaves out, in words."""
+    figures = (("latency", table.latency, usual.latency), ("overhead", table.overhead, usual.overhead))
+    taken = [f"{name} {format_time(value)}" for name, given, value in figures if given is None and value]
+    return f"{' and '.join(taken)} as of {USUAL[use]}, for the file states none" if taken else ""
 
 
 def table_wire(table: LinkTable, model: Accelerator, devices: int) -> Link | LinkFacts:

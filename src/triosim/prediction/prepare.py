@@ -284,6 +284,21 @@ def footprints(programs: Sequence[Program]) -> list[Footprint]:
     return [footprint(p.lifetimes, len(CATEGORIES)) for p in programs if p.lifetimes is not None]
 
 
+def check_arguments(workload: object, system: object) -> None:
+    """Refuse what is no workload or no system, most often the name of one.
+
+    Raises:
+        InputError: it says what makes one of a name.
+    """
+    if not isinstance(workload, Trace):
+        raise InputError(
+            f"the workload must be a Trace, not {workload!r:.60}: make one with triosim.model(NAME), of a model, or "
+            "triosim.load(FILE)"
+        )
+    if not isinstance(system, System):
+        raise InputError(f"the system must be a System, not {system!r:.60}: make one with triosim.system(NAME)")
+
+
 def price_job(
     workload: Trace,
     system: System,

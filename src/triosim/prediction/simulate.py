@@ -32,7 +32,15 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import MOST_KEPT, CompiledJob, Progress, arrange, footprints, written
+from triosim.prediction.prepare import (
+    MOST_KEPT,
+    CompiledJob,
+    Progress,
+    arrange,
+    check_arguments,
+    footprints,
+    written,
+)  # fmt: skip
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
@@ -82,6 +90,7 @@ def simulate(
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
+    check_arguments(workload, system)
     clock = Stopwatch()
     progress = progress or (lambda words: None)
     plan, fidelity = plan or Plan(), fidelity or Fidelity()

@@ -23,7 +23,7 @@ from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
-from triosim.prediction.prepare import CompiledJob, Progress, prepare
+from triosim.prediction.prepare import CompiledJob, Progress, check_arguments, prepare
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import lowered_job, result_of, settled
 from triosim.prediction.uncertainty import uncertainty_among_others
@@ -119,6 +119,8 @@ def stays(
     clock = Stopwatch()
     progress = progress or (lambda words: None)
     asked = [job if isinstance(job, SharedJob) else SharedJob(*job) for job in jobs]
+    for job in asked:
+        check_arguments(job.workload, system)
     starts = _starts(asked)
     prepared: list[CompiledJob] = []
     for number, job in enumerate(asked):

@@ -628,10 +628,7 @@
     for (let b = 0; b <= high; b += step) svg.append(
       make("line", { class: "grid", x1: left, x2: width - right, y1: y(b), y2: y(b) }),
       make("text", { x: left - 8, y: y(b) + 4, "text-anchor": "end" }, b ? bytes(b) : "0"));
-    const ticks = Math.max(2, Math.floor(width / 150)), raw = end / ticks, power = 10 ** Math.floor(Math.log10(raw));
-    const stride = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= raw);
-    for (let t = 0; t <= end; t += stride) svg.append(
-      make("text", { x: x(t), y: height - 6, "text-anchor": t ? "middle" : "start" }, t ? ns(t) : "0"));
+    timeAxis(svg, x, end, width, height);
     const below = new Float64Array(track.time.length);
     track.categories.forEach((_, c) => {
       let up = "", back = "";
@@ -667,6 +664,13 @@
     $("memory-chart").replaceChildren(svg);
   }
 
+  const round = (least) => { const power = 10 ** Math.floor(Math.log10(least)); return [1, 2, 5, 10].map((k) => k * power).find((s) => s >= least); };
+  function timeAxis(svg, x, end, width, height) {
+    const stride = round(end / Math.max(2, Math.floor(width / 150)));
+    for (let t = 0; t <= end; t += stride) svg.append(
+      make("text", { x: x(t), y: height - 6, "text-anchor": t ? "middle" : "start" }, t ? ns(t) : "0"));
+  }
+
   // ---------------------------------------------------------------- energy
 
   const big = (x, unit) => { const k = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([n]) => Math.abs(x) >= n) || [1, ""]; return `${digits(x / k[0])} ${k[1]}${unit}`; };
@@ -692,10 +696,10 @@
     const width = Math.max(300, $("energy-chart").clientWidth), height = 200, left = 64, bottom = 24, right = 8;
     const x = (t) => left + Math.min(1, t / end) * (width - left - right), y = (w) => height - bottom - w / high * (height - bottom - 8);
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Power of all nodes over time" });
-    for (let i = 0; i <= 4; i++) svg.append(
-      make("line", { class: "grid", x1: left, x2: width - right, y1: y(high * i / 4), y2: y(high * i / 4) }),
-      make("text", { x: left - 8, y: y(high * i / 4) + 4, "text-anchor": "end" }, i ? big(high * i / 4, "W") : "0"),
-      make("text", { x: x(end * i / 4), y: height - 6, "text-anchor": i === 4 ? "end" : i ? "middle" : "start" }, i ? ns(end * i / 4) : "0"));
+    for (let w = 0, step = round(high / 5); w <= high; w += step) svg.append(
+      make("line", { class: "grid", x1: left, x2: width - right, y1: y(w), y2: y(w) }),
+      make("text", { x: left - 8, y: y(w) + 4, "text-anchor": "end" }, w ? big(w, "W") : "0"));
+    timeAxis(svg, x, end, width, height);
     let d = `M${x(0)} ${y(0)}`;
     c.watts.forEach((w, i) => {
       const t1 = i + 1 < c.watts.length ? c.time_s[i + 1] * 1e9 : end;

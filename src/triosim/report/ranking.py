@@ -43,17 +43,31 @@ def _cost(seconds: float, batch: int) -> float:
 
 
 def reasons(outcomes: Sequence[PlanOutcome]) -> list[tuple[int, str]]:
-    """Why plans fell out: how many, and a sentence; sentences that differ in numbers alone are one, as first said."""
+    """Why plans fell out: how many, and a sentence; sentences that differ in numbers alone are one, as first said.
+
+    Of those that memory does not hold the sentence says what the smallest needs.
+    """
     count: Counter[str] = Counter()
     said: dict[str, str] = {}
     for outcome in outcomes:
         if outcome.fits:
             continue
-        why = outcome.why if outcome.figures is None else TOO_LARGE
+        why = TOO_LARGE if outcome.figures else outcome.why
         alike = _NUMBER.sub("0", why)
         count[alike] += 1
         said.setdefault(alike, why)
+    if TOO_LARGE in said:
+        said[TOO_LARGE] += f": the smallest needs {_least([outcome for outcome in outcomes if not outcome.fits])}"
     return [(number, said[alike]) for alike, number in count.most_common()]
+
+
+def _least(outcomes: Sequence[PlanOutcome]) -> str:
+    """Of plans that memory does not hold what the smallest needs, in words, and which it is."""
+    known = [(outcome.figures, outcome.asked) for outcome in outcomes if outcome.figures]
+    found, asked = min(known, key=lambda one: one[0].needed_bytes)
+    assert found.capacity_bytes is not None  # else it would not be known not to fit
+    words = " ".join(f"{name.replace('_', '-')}={_cell(value)}" for name, value in asked.items())
+    return f"{format_bytes(found.needed_bytes)} of {format_bytes(found.capacity_bytes)} ({words})"
 
 
 def to_dict(outcomes: Sequence[PlanOutcome], workload: str, system: str) -> dict[str, Any]:

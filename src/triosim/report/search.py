@@ -12,7 +12,7 @@ from rich.text import Text
 
 from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
-from triosim.report.table import Column, TextTable
+from triosim.report.table import Column, TextTable, paragraph
 from triosim.search.branch_and_bound import BestPlans, FoundPlan
 from triosim.search.space import Candidate
 
@@ -137,7 +137,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
         _show_configuration(report, console)
     else:
-        console.print(Text("No plan fits in memory.", "bold"))
+        _show_none(found.least_bytes, console)
     if found.front:
         console.print()
         console.print(Text("No other plan beats these in time, memory and device hours:", "bold"))
@@ -174,6 +174,19 @@ def _show_configuration(report: Report, console: Console) -> None:
         console.print(Text("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end="")
 
 
+def _show_none(least: int | None, console: Console) -> None:
+    """Say that no plan is possible, and what the smallest would need where memory is too small."""
+    if least is None:
+        console.print(Text("No plan is possible.", "bold"))
+        return
+    console.print(Text("No plan fits in memory.", "bold"))
+    paragraph(
+        console,
+        f"Each must hold at least {format_bytes(least)} on a device: search more devices (--nodes, --devices), with "
+        "--offload, or another --optimizer.",
+    )
+
+
 def _choices(asked: Mapping[str, Any]) -> dict[str, str]:
     """What a plan chooses beside its sizes, as the table says it."""
     return {
@@ -203,7 +216,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
         Column("", right=True),
         *([Column("devices", right=True)] if several else []),
         *(Column(head, right=True) for _, head in axes),
-        Column("micro-batch", right=True),
+        Column("micro batch", right=True),
         Column("schedule"),
         *(Column(name, right=name == "zero") for name in _choices(plans[0].candidate.asked) if name not in shared),
         Column("iteration", right=True),
@@ -214,7 +227,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
     for place, one in enumerate(plans, 1):
         asked, figures = one.candidate.asked, one.figures
         tokens = report.tokens_per_dollar(one)
-        chunks = f" x {asked['schedule.chunks']}" if "schedule.chunks" in asked else ""
+        chunks = f" x{asked['schedule.chunks']}" if "schedule.chunks" in asked else ""
         table.add_row(
             str(place),
             *([str(one.candidate.devices)] if several else []),

@@ -150,7 +150,13 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
         watts = f"a device draws {used.mean_w:.0f} W{clock}, {used.busy_w:.0f} W while it computes"
         rows.append(("energy", f"{each}; {watts}"))
     if result.dollars_per_million_tokens is not None:
-        rows.append(("cost", f"${result.dollars_per_million_tokens:.4g} for a million tokens"))
+        dollars, both, written = (
+            result.dollars_per_million_tokens,
+            figures["tokens_per_s"],
+            figures["output_tokens_per_s"],
+        )
+        alone = f", ${dollars * both / written:.4g} of outputs alone" if both and written else ""
+        rows.append(("cost", f"${dollars:.4g} for a million tokens of prompts and outputs{alone}"))
     return rows
 
 

@@ -79,6 +79,7 @@ class BestPlans:
         predicted: how many of them were predicted.
         fell_out: why others were not, or do not fit: how many, and a sentence.
         illegal: why combinations of sizes are no plans, likewise.
+        least_bytes: of plans that do not fit, the least that one must hold; None where there is none.
     """
 
     best: tuple[FoundPlan, ...]
@@ -87,6 +88,7 @@ class BestPlans:
     predicted: int
     fell_out: tuple[tuple[int, str], ...]
     illegal: tuple[tuple[int, str], ...]
+    least_bytes: int | None = None
 
 
 def best_plans(
@@ -176,6 +178,7 @@ class _Search:
         self.candidates = space.candidates()
         self.illegal = space.illegal.most_common()
         self.fell: Counter[str] = Counter()
+        self.too_large: int | None = None
         self.predicted = 0
         self.best: list[tuple[Costs, int]] = []
         self.found: dict[int, FoundPlan] = {}
@@ -199,6 +202,7 @@ class _Search:
             self.predicted,
             tuple((n, why) for why, n in self.fell.most_common()),
             tuple((n, why) for why, n in self.illegal),
+            self.too_large,
         )
 
     # --- in which order -----------------------------------------------------------------------------------------------
@@ -264,11 +268,16 @@ class _Search:
         if outcome.figures is None:
             self.fell[outcome.why] += 1
         elif not outcome.fits:
-            self.fell["does not fit in memory"] += 1
+            self.does_not_fit("does not fit in memory", outcome.figures.needed_bytes)
         else:
             found = FoundPlan(candidate, outcome.figures)
             self.found[candidate.number] = found
             bisect.insort(self.best, (self.key(found.costs), candidate.number))
+
+    def does_not_fit(self, why: str, size: int) -> None:
+        """Count a plan that must hold so much."""
+        self.fell[why] += 1
+        self.too_large = size if self.too_large is None else min(self.too_large, size)
 
     def best_words(self) -> str:
         if not self.best:
@@ -321,7 +330,7 @@ class _OpenPlans(Iterator[Candidate]):
         if isinstance(bound, str):
             self.of.fell[bound] += 1
         elif not _fits(bound.bytes, self.system):
-            self.of.fell[TOO_LARGE] += 1
+            self.of.does_not_fit(TOO_LARGE, bound.bytes)
         else:
             new = _costs(bound.seconds, bound.bytes, self.devices)
             if known == 0:

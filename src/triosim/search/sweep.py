@@ -16,6 +16,7 @@ from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
+from triosim.prediction.prepare import check_arguments
 from triosim.search.executor import EXECUTORS, Executor
 from triosim.search.outcome import PlanOutcome
 from triosim.search.task import Detail, Numbered, PlanTask
@@ -75,6 +76,7 @@ def sweep(
     Raises:
         InputError: ``detail`` or ``workers`` make no sense, or a worker ended (it had too little memory).
     """
+    check_arguments(workload, system)
     if detail not in ("summary", "all"):
         raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
     if workers < 1:
