@@ -42,11 +42,13 @@ _TIME = {
 LARGEST_EXPONENT = 40
 """Powers of ten beyond which a typed number is a slip."""
 
+LEAST_BANDWIDTH = 10**6
+"""Bytes per second of the slowest link that a text without a unit may mean."""
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf)\s*(.*?)\s*")
 
 
 def parse_time(text: str | float, what: str = "time") -> float:
-    """Seconds from ``"25 us"``; a number is seconds, and a text names its unit.
+    """Seconds from ``"25 us"``; a number is seconds, and a text names its unit or has an exponent (``"5e-6"``).
 
     Raises:
         InputError: not a number with a time unit, or negative.
@@ -79,13 +81,14 @@ def parse_bytes(text: str | float, what: str = "size") -> int:
 def parse_bandwidth(text: str | float, what: str = "bandwidth") -> float:
     """Bytes per second from ``"900 GB/s"``, ``"400Gb/s"`` or ``"400Gbps"``; ``inf`` is allowed.
 
-    A number is bytes per second; a text names its unit, for 10 is more likely to be GB/s than B/s.
+    A number is bytes per second; a text below :data:`LEAST_BANDWIDTH` names its unit, for 10 is more likely to be GB/s
+    than B/s.
 
     Raises:
         InputError: not a rate, zero or negative, or a text without a unit.
     """
     number, unit = _split(text, what, "113.75GB/s")
-    if _bare(text, number, unit):
+    if _bare(text, number, unit) and number < LEAST_BANDWIDTH:
         raise InputError(f"{what} {quoted(text)} has no unit: use B/s, GB/s, Gb/s and so on, for example 113.75GB/s")
     if unit.endswith("ps"):
         unit = unit[:-2] + "/s"
@@ -251,8 +254,9 @@ def _digits(x: float) -> str:
 
 
 def _bare(text: str | float, number: Decimal, unit: str) -> bool:
-    """Whether a text is a number that means nothing without a unit: not 0, nor inf."""
-    return isinstance(text, str) and not unit and number.is_finite() and number > 0
+    """Whether a text is a number of whatever unit: not 0, nor inf, nor with an exponent, as scripts write SI units."""
+    plain = isinstance(text, str) and not unit and "e" not in text.lower()
+    return plain and number.is_finite() and number > 0
 
 
 def _split(text: str | float, what: str, example: str) -> tuple[Decimal, str]:
