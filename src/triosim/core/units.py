@@ -48,19 +48,29 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf)\s
 
 
 def parse_time(text: str | float, what: str = "time") -> float:
-    """Seconds from ``"25 us"``; a number is seconds, and a text names its unit or has an exponent (``"5e-6"``).
+    """Seconds from ``"25 us"``; a bare number is seconds.
 
     Raises:
         InputError: not a number with a time unit, or negative.
     """
     number, unit = _split(text, what, "25us")
-    if _bare(text, number, unit):
-        raise InputError(f"{what} {quoted(text)} has no unit: use s, ms, us and so on, for example 25us")
     if unit and unit not in _TIME:
         raise InputError(
             f"{what} {quoted(text)}: unknown unit {quoted(unit)}; use d, h, min, s, ms, us, ns or ps, for example 25us"
         )
     return _checked(number * _TIME.get(unit, Decimal(1)), text, what)
+
+
+def parse_latency(text: str | float, what: str = "latency") -> float:
+    """As :func:`parse_time`, but a text names its unit: 5 is more likely to be microseconds than seconds.
+
+    Raises:
+        InputError: as of :func:`parse_time`, or a text without a unit.
+    """
+    number, unit = _split(text, what, "5us")
+    if _bare(text, number, unit):
+        raise InputError(f"{what} {quoted(text)} has no unit: use s, ms, us and so on, for example 5us")
+    return parse_time(text, what)
 
 
 def parse_bytes(text: str | float, what: str = "size") -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from triosim.core.errors import no_such_file, says_where
-from triosim.core.units import parse_time
+from triosim.core.units import parse_latency
 from triosim.hardware import catalog, designed, pim, shipped
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import LinkFacts
@@ -153,7 +153,7 @@ def flat(
         model = device if isinstance(device, Accelerator) else accelerator(device)
     wire = own_link(model, devices) if link is None else typed_link(link, "--link", model)
     if latency is not None:
-        wire = replace(wire, latency=parse_time(latency, "--latency"))
+        wire = replace(wire, latency=parse_latency(latency, "--latency"))
     fabric = join(topology, devices, wire, parse_shape(shape) if isinstance(shape, str) else shape, options)
 
     names = [*numbered(prefix(model), devices), *switch_names(fabric.switches, wire.name)]

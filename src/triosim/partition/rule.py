@@ -137,6 +137,11 @@ class Rule:
         """Whether :meth:`place` is to be asked: not where it would add nothing, whatever the step."""
         return type(self).place is not Rule.place
 
+    @property
+    def pads_experts(self) -> bool:
+        """Whether every expert works on as many rows, whatever tokens take."""
+        return False
+
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """What rules before this one have placed on the axis that divides a step, and what this one adds.
 

@@ -56,7 +56,6 @@ from triosim.partition.replication import Replication
 from triosim.partition.residence import NVME
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.rule import Rule
-from triosim.partition.rules.experts import ExpertParallelism
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
@@ -152,7 +151,7 @@ class PricedJob:
         if self.named:
             launching = captured(trace, launching, stack.graphs)
             counted = stack.expert_counts == COUNTED_BY_HOST and launching.mode not in ("none", "graph")
-            if counted and not _padded_experts(rules_of(plan, self.named)):
+            if counted and not any(rule.pads_experts for rule in rules_of(plan, self.named)):
                 launching = replace(launching, read=counts_of_experts(trace))
             if stack.experts == ONE_BY_ONE:
                 launching = launched_one_by_one(launching, _further_kernels(trace, plan))
@@ -161,11 +160,6 @@ class PricedJob:
         if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
             launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
         return launching
-
-
-def _padded_experts(rules: Sequence[Rule]) -> bool:
-    """Whether every expert works on as many rows, whatever tokens take."""
-    return any(isinstance(rule, ExpertParallelism) and rule.capacity and rule.padded for rule in rules)
 
 
 def _further_kernels(trace: Trace, plan: Plan) -> NDArray[np.float64]:
@@ -332,7 +326,7 @@ def price_job(
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     stack = plan.stack or ASSUMED
-    padded = named and stack.expert_padding and not _padded_experts(rules)
+    padded = named and stack.expert_padding and not any(rule.pads_experts for rule in rules)
     workload = recomputed(quantization.quantized(workload, plan.quantize, either_way, padded), plan.recompute)
     own_batch = None if named else _samples(workload)
     mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)

@@ -156,6 +156,10 @@ class ExpertParallelism(Rule):
     def places(self) -> bool:
         return self.etp > 0
 
+    @property
+    def pads_experts(self) -> bool:
+        return self.capacity > 0 and self.padded
+
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """With an ``etp`` of its own experts that this axis does not divide, and tokens that stay where they rest.
 
