@@ -46,14 +46,12 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf)\s
 
 
 def parse_time(text: str | float, what: str = "time") -> float:
-    """Seconds from ``"25 us"``; a number is seconds, and a text names its unit.
+    """Seconds from ``"25 us"``; a bare number is seconds.
 
     Raises:
         InputError: not a number with a time unit, or negative.
     """
     number, unit = _split(text, what, "25us")
-    if _bare(text, number, unit):
-        raise InputError(f"{what} {quoted(text)} has no unit: use s, ms, us and so on, for example 25us")
     if unit and unit not in _TIME:
         raise InputError(
             f"{what} {quoted(text)}: unknown unit {quoted(unit)}; use d, h, min, s, ms, us, ns or ps, for example 25us"
