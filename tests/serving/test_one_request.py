@@ -40,6 +40,21 @@ def test_a_request_is_predicted_and_adds_up() -> None:
     assert one["memory"]["fits"]
 
 
+def test_its_figures_have_intervals() -> None:
+    one = found()
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        low, high = one["interval"][name]
+        assert low < one[name] < high < 2 * low
+        assert low * high == pytest.approx(one[name] ** 2)
+    fleet = ("--arrivals", "burst:1", "--lengths", "fixed:512-32", "--requests", "1", "--engine", "vllm", "--json", "-")
+    served = json.loads(run("serve", "llama-3-8b", "--device", H100, *fleet).stdout)["interval"]["tpot.mean"]
+    low, high = one["interval"]["tpot_s"]
+    assert served[1] / served[0] == pytest.approx(high / low, rel=0.03)
+    assert "tpot_s" not in found("--output", "1")["interval"]
+    shown = run("infer", "llama-3-8b", "--device", H100, "--prompt", "512", "--output", "32").stdout
+    assert shown.count("(90 % between") >= 3
+
+
 def test_decoding_is_bound_by_bytes() -> None:
     """Weights once a token: between the datasheet's bandwidth and half of it."""
     bound = served_model("llama-3-8b").parameters * 2 / catalog.accelerator(H100).memory_bandwidth

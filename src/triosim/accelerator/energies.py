@@ -140,7 +140,8 @@ def _compute(compute: Compute, nanometres: float, node: str) -> tuple[Compute, A
 
 
 def _said(value: float, text: str) -> str:
-    return f"{value / _PICO:.3g} pJ an access: {text}"
+    pico = value / _PICO
+    return f"{pico:,.0f} pJ an access: {text}" if pico >= 100 else f"{pico:.3g} pJ an access: {text}"
 
 
 def dram_j(bits: int) -> float:

@@ -133,9 +133,14 @@ def summary(found: OneRequest) -> list[str]:
         f"{own.model}, {own.weights} weights, on {devices} {own.system.model(0).name}: "
         f"{found.batch} x {found.prompt} prompt and {found.output} output tokens{after}",
         "",
-        f"TTFT     {format_time(found.ttft_s)}",
-        f"TPOT     {format_time(found.tpot_s)}",
-        f"in all   {format_time(found.e2e_s)}",
+        *(
+            f"{name:9}{format_time(value):10}{_between(found.intervals.get(figure))}".rstrip()
+            for name, figure, value in (
+                ("TTFT", "ttft_s", found.ttft_s),
+                ("TPOT", "tpot_s", found.tpot_s),
+                ("in all", "e2e_s", found.e2e_s),
+            )
+        ),
         "",
         f"{'':18}" + "".join(f"{name:>12}" for name in found.breakdown_s),
     ]
@@ -159,6 +164,12 @@ def summary(found: OneRequest) -> list[str]:
         f"{format_bytes(found.memory.weights)} of weights",
     ]
     return lines
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    from triosim.core.units import format_time
+
+    return "" if ends is None else f" (90 % between {format_time(ends[0])} and {format_time(ends[1])})"
 
 
 def _pim_lines(pim: PimReport) -> list[str]:

@@ -83,6 +83,9 @@ def sweep(options: Options, training: bool) -> None:
         trace, base = step(options, training), plan_of(options, training)
         fidelity = fidelity_of(options)
         axes = grid.parse_axes(options.sweep or ())
+        for name, option in given(options):
+            if {name, name.replace("_", "-")} & set(axes):
+                raise InputError(f"{option} is given by itself and in --sweep: leave one of the two out")
         asked = list(grid.grid(axes))
         system = machine(options, trace, max(ranks_of(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]

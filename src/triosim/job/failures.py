@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.units import format_time
 from triosim.job.checkpoint import Checkpoint
 
 MOST_FAILURES = 1_000_000
@@ -86,8 +87,8 @@ def run(
     first_safe = interval_s + blocking + background
     again = failures.detect_s + failures.restart_s + checkpoint.written_s
     nowhere = (
-        f"the job fails every {failures.mtbf_s:.3g} s and gets nowhere: its checkpoints take {blocking:.3g} s, and "
-        f"{again:.3g} s pass until it works again"
+        f"the job fails every {format_time(failures.mtbf_s)} and gets nowhere: its checkpoints take "
+        f"{format_time(blocking)}, and {format_time(again)} pass until it works again"
     )
     # After a failure it must restart and reach a checkpoint: so many attempts as the mean of a geometric law.
     reach = again + min(first_safe, last + blocking + background)

@@ -16,10 +16,9 @@ from triosim.core.errors import InputError, quoted
 from triosim.core.units import picoseconds
 from triosim.engine.graph import UNLIMITED
 from triosim.hardware.system import System
-from triosim.kernels.estimate import Z90
 from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
-from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, each_moved, intervals
 from triosim.serving.metrics import ServingMetrics, Slo, measure
 from triosim.serving.model import ServedModel
 from triosim.serving.pool import (
@@ -253,18 +252,17 @@ def serve(
         own, None if served.history is None else served.history.paid / 1e12 / metrics.duration_s
     )
     dollars = None if per_hour is None else per_hour * metrics.duration_s / 3600 / tokens * 1e6
-    intervals: dict[str, tuple[float, float]] = {}
+    found: dict[str, tuple[float, float]] = {}
     if interval and own.measured:
         raise InputError("how unsure measured layers are is not known: give --interval off, or leave --step-times out")
     if interval or (interval is None and len(requests) <= FEW and not own.measured):
         moved = []
-        for cause in KernelErrors._fields:
-            if cause != "network" or own.disaggregated or any(pool.size > 1 for pool in own.pools):
-                again, _ = _played(own, models, requests, NOTHING_MOVED._replace(**{cause: 1.0}), None)
-                moved.append(measure(again, (), tpot).named())
-        intervals = _intervals(metrics.named(), moved)
+        for errors in each_moved(2 if own.disaggregated else max(pool.size for pool in own.pools)):
+            again, _ = _played(own, models, requests, errors, None)
+            moved.append(measure(again, (), tpot).named())
+        found = intervals(metrics.named(), moved)
     record = None if recorder is None else recorder.record()
-    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals, record, constants or {})
+    return ServingResult(own, served, metrics, kept, per_hour, dollars, found, record, constants or {})
 
 
 def _of_steps(own: Deployment, requests: RequestTable) -> RequestTable:
@@ -276,17 +274,6 @@ def _of_steps(own: Deployment, requests: RequestTable) -> RequestTable:
         return replace(requests, prompt=np.ones_like(requests.prompt), hashes=None)
     asked = np.array([name in of_images for name in requests.models])[requests.model]
     return replace(requests, prompt=np.where(asked, 1, requests.prompt))
-
-
-def _intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
-    """90 % intervals of figures above zero, from what each becomes when one class of kernels is off by a standard
-    deviation: classes err apart from each other, and their logarithms are added as if figures were linear in them."""
-    out = {}
-    for name, value in found.items():
-        if value > 0 and all(other[name] > 0 for other in moved):
-            width = Z90 * math.sqrt(sum(math.log(other[name] / value) ** 2 for other in moved))
-            out[name] = value * math.exp(-width), value * math.exp(width)
-    return out
 
 
 def _check_sharing(own: Deployment) -> None:

@@ -70,6 +70,28 @@ class KernelErrors(NamedTuple):
 NOTHING_MOVED = KernelErrors()
 
 
+def each_moved(ranks: int) -> list[KernelErrors]:
+    """One class after another off by a standard deviation; the network only where there are several ranks."""
+    return [NOTHING_MOVED._replace(**{name: 1.0}) for name in KernelErrors._fields if name != "network" or ranks > 1]
+
+
+def intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """90 % intervals of figures above zero.
+
+    Classes err apart from each other, and their logarithms are added as if figures were linear in them.
+
+    Args:
+        found: figures by name.
+        moved: what each becomes when one class of kernels is off by a standard deviation (:func:`each_moved`).
+    """
+    out = {}
+    for name, value in found.items():
+        if value > 0 and all(other[name] > 0 for other in moved):
+            width = Z90 * math.sqrt(sum(math.log(other[name] / value) ** 2 for other in moved))
+            out[name] = value * math.exp(-width), value * math.exp(width)
+    return out
+
+
 def _moved(found: Estimates, z: float) -> Seconds:
     """Times whose class is off by so many standard deviations, each by its own spread."""
     return found.seconds * np.exp(z * found.spread / Z90) if z else found.seconds

@@ -6,8 +6,8 @@ then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
+from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
@@ -41,6 +42,7 @@ class OneRequest:
         memory: how the device's memory is divided.
         pim: attention of the middle decode step in memory that computes; None where the device has none.
         energy: of all devices; None where nobody knows what they draw, or memory of theirs computes.
+        intervals: 90 % intervals of ``ttft_s``, ``tpot_s`` and ``e2e_s``, from the uncertainty of kernel times.
     """
 
     pool: Pool
@@ -56,6 +58,7 @@ class OneRequest:
     memory: ReplicaMemory
     pim: PimReport | None = None
     energy: RequestEnergy | None = None
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -75,7 +78,8 @@ class OneRequest:
             "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
                      "host": own.host, "power_cap_w": own.power_cap_w, "clock_hz": own.clock_hz},
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
-            "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "breakdown_s": self.breakdown_s,
+            "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s,
+            "interval": {name: list(ends) for name, ends in self.intervals.items()}, "breakdown_s": self.breakdown_s,
             "memory": {"kv_bytes": self.kv_bytes, "fits": self.fits, **self.memory.table()},
             "energy": None if self.energy is None else self.energy.table(),
             **({"pim": {**asdict(self.pim), "runs": self.pim.runs, "binds": self.pim.binds}} if self.pim else {}),
@@ -119,6 +123,12 @@ def one_request(
         *(StepShape(batch, (), batch, batch * known, batch) for known in range(context + prompt + 1, whole)),
     ]
     ttft, *decodes = [_seconds(times, step) for step in steps]
+    figures = _figures(ttft, decodes)
+    moved = []
+    for errors in each_moved(own.size):
+        others = step_times(own, model, moved=errors)
+        first_s, *others_s = [_seconds(others, step) for step in steps]
+        moved.append(_figures(first_s, others_s))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
     breakdown = {"prompt": _breakdown(times, first)}
     if decodes:
@@ -128,7 +138,6 @@ def one_request(
         tokens=max(batch * prompt, 1), sequences=batch, tensor_parallel=own.tensor_parallel, stages=own.stages,
         utilisation=UTILISATION if own.utilisation is None else own.utilisation,
     )  # fmt: skip
-    tpot = float(np.mean(decodes)) if decodes else None
     held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
     pim = energy = None
     if not isinstance(times.kernels, PimKernels):
@@ -136,10 +145,16 @@ def one_request(
         energy = request_energy(times.kernels, priced, own.stages, batch * output)
     elif decodes:
         pim = times.kernels.report(batch, middle.context / batch)
-    in_all = ttft + float(np.sum(decodes))
     return OneRequest(
-        own, prompt, output, batch, context, ttft, tpot, in_all, breakdown, held, kept, pim, energy
+        own, prompt, output, batch, context, ttft, figures.get("tpot_s"), figures["e2e_s"], breakdown, held, kept, pim,
+        energy, intervals(figures, moved),
     )  # fmt: skip
+
+
+def _figures(ttft_s: float, decodes: Sequence[float]) -> dict[str, float]:
+    """Seconds to the first token, of each further one on average, and in all."""
+    found = {"ttft_s": ttft_s, "e2e_s": ttft_s + float(np.sum(decodes))}
+    return {**found, "tpot_s": float(np.mean(decodes))} if decodes else found
 
 
 @dataclass(frozen=True)
