@@ -46,7 +46,18 @@ def test_its_figures_have_intervals() -> None:
         low, high = one["interval"][name]
         assert low < one[name] < high < 2 * low
         assert low * high == pytest.approx(one[name] ** 2)
-    fleet = ("--arrivals", "burst:1", "--lengths", "fixed:512-32", "--requests", "1", "--engine", "vllm", "--json", "-")
+    fleet = (
+        "--arrivals",
+        "burst:1",
+        "--lengths",
+        "prompt=fixed:512;output=fixed:32",
+        "--requests",
+        "1",
+        "--engine",
+        "vllm",
+        "--json",
+        "-",
+    )
     served = json.loads(run("serve", "llama-3-8b", "--device", H100, *fleet).stdout)["interval"]["tpot.mean"]
     low, high = one["interval"]["tpot_s"]
     assert served[1] / served[0] == pytest.approx(high / low, rel=0.03)
