@@ -89,17 +89,16 @@ class AskTell(ABC):
         space: to search.
         objectives: how many costs a point has.
         seed: of all that it draws.
-
     """
+
+    def __init__(self, space: ChoiceSpace, objectives: int, seed: int) -> None:
+        self.space, self.objectives = space, objectives
+        self.random = np.random.default_rng(seed)
 
     @property
     def batch(self) -> int:
         """Points that it may be asked for before it is told of the first of them; so many workers can share."""
         return 1
-
-    def __init__(self, space: ChoiceSpace, objectives: int, seed: int) -> None:
-        self.space, self.objectives = space, objectives
-        self.random = np.random.default_rng(seed)
 
     @abstractmethod
     def ask(self) -> Point:
