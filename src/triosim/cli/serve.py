@@ -43,7 +43,7 @@ def _serve(options: ServeOptions) -> None:
     _check_pictures(options, [name for name, path in pictures.items() if path is not None])
     if options.constant and (options.sweep or options.find in ("fleet", "rate")):
         many = "--sweep" if options.sweep else f"--find {options.find}"
-        raise InputError(f"--constant is of the energy of one run, and {many} makes many: leave one of them out")
+        raise InputError(f"--constant is of the energy of one run, and {many} makes many: leave one out")
     if options.sweep or options.find == "fleet":
         return sweep(options, goals)
     check_alone(options)
@@ -74,7 +74,7 @@ def _check_pictures(options: ServeOptions, given: Sequence[str]) -> None:
     """
     if given and (options.sweep or options.find):
         many = "--sweep" if options.sweep else "--find"
-        raise InputError(f"{given[0]} is of one run, and {many} makes many: leave one of them out")
+        raise InputError(f"{given[0]} is of one run, and {many} makes many: leave one out")
     if options.timeline is not None:
         from triosim.report.serving_tracks import check_name
 
