@@ -89,7 +89,8 @@ def test_on_the_command_line(files: tuple[Path, ...], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "content"),
     [
-        ("is no result of triosim", "{}"), ("damaged result", '{"schema": "triosim/result/1"}'),
+        ("is no result of triosim", "{}"), ("but 'triosim/sweep/1'", '{"schema": "triosim/sweep/1"}'),
+        ("damaged result", '{"schema": "triosim/result/1"}'),
         ("is broken JSON", "{"),
     ],
 )  # fmt: skip

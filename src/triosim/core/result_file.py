@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
 
 SCHEMA = "triosim/result/1"
 """Of what ``train`` and ``infer`` write (docs/results.md)."""
@@ -33,8 +33,11 @@ def check_result(document: Mapping[str, Any], where: str, by: str = "train or in
     Raises:
         InputError: it is none.
     """
-    if document.get("schema") != SCHEMA:
-        raise InputError(f"{where} is no result of triosim ({SCHEMA}): give what {by} --json wrote")
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        other = isinstance(schema, str) and schema.startswith("triosim/")
+        is_it = f"is no single prediction ({SCHEMA}) but {quoted(schema)}" if other else "is no result of triosim"
+        raise InputError(f"{where} {is_it}: give what {by} --json wrote{' for one plan' if other else ''}")
     return document
 
 
