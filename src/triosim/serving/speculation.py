@@ -15,11 +15,14 @@ from one more layer that does (``eagle``, Li et al. 2024), or from heads that gu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import field
+from functools import cached_property
 from random import Random
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
@@ -151,6 +154,16 @@ class Drafter(ABC):
     weights: float = 0.0
     kv_token: float = 0.0
 
+    @cached_property
+    def _known(self) -> dict[int, int]:
+        return {}
+
+    def _once(self, rows: int, seconds: Callable[[NDArray[np.float64]], float], what: str) -> int:
+        """Picoseconds of what depends on so many rows alone, priced once for each number of them."""
+        if rows not in self._known:
+            self._known[rows] = picoseconds(seconds(np.array([float(rows)])), what)
+        return self._known[rows]
+
     @abstractmethod
     def ticks(self, step: StepShape) -> int:
         """Picoseconds of drafting in such a step."""
@@ -195,9 +208,9 @@ class DraftModel(Drafter):
 
     def _step(self, step: StepShape) -> int:
         ticks = self.times.ticks(step, 0)
-        if self.joined is not None:
-            rows = np.array([float(step.tokens)])
-            ticks += picoseconds(float(self.joined.joining(rows)[0]), "a draft")
+        joined = self.joined
+        if joined is not None:
+            ticks += self._once(step.tokens, lambda rows: float(joined.joining(rows)[0]), "a draft")
         return ticks
 
 
@@ -216,9 +229,10 @@ class MedusaHeads(Drafter):
         """All heads, at each position that is sampled."""
         if not step.sampled:
             return 0
-        rows = np.array([float(step.sampled)])
-        each = float(self.kernels.residual(rows)[0]) + float(self.kernels.sampling(rows)[0])
-        return picoseconds(self.heads * each, "the heads of a step")
+        return self._once(step.sampled, self._seconds, "the heads of a step")
+
+    def _seconds(self, rows: NDArray[np.float64]) -> float:
+        return self.heads * (float(self.kernels.residual(rows)[0]) + float(self.kernels.sampling(rows)[0]))
 
 
 def drafter_of(
