@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_bytes, picoseconds
 from triosim.hardware.power import held_back
+from triosim.hardware.system import System
 from triosim.serving.capacity import UTILISATION, ReplicaMemory
 from triosim.serving.denoiser import DECODES, IN_8_BITS, TYPES, Denoiser, denoiser
 from triosim.serving.forward_passes import ForwardPasses, fitting
-from triosim.serving.kernel_times import KernelErrors
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.replica import Replica
@@ -101,6 +103,13 @@ class DenoisingTimes(StepTimes):
     decoder: ForwardPasses
     cache: StepCache | None = None
     _known: dict[DenoisingWork, tuple[int, Joules]] = field(init=False, repr=False, default_factory=dict)
+
+    def with_errors(self, moved: KernelErrors) -> DenoisingTimes:
+        """The same with kernels that are off by so much."""
+        encoders = tuple(one.with_errors(moved) for one in self.encoders)
+        return DenoisingTimes(
+            self.model, self.denoiser.with_errors(moved), encoders, self.decoder.with_errors(moved), self.cache
+        )
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """Of a step of so many images that neither join nor end."""
@@ -260,21 +269,32 @@ def denoising_replicas(
 
 def _times(own: Pool, model: Denoiser, first: int, moved: KernelErrors) -> DenoisingTimes:
     """Of a replica from a device on: its devices share the denoiser, one of them runs encoders and decoder."""
-    stack = None if own.stack is None else load_stack(own.stack)
-    limited = held_back(own.system, own.power_cap_w, own.clock_hz)
+    of_pool = (own.weights, own.size, own.step_cache, own.stack, own.power_cap_w, own.clock_hz)
+    times = _unmoved(own.system, model, first, *of_pool)
+    return times if moved == NOTHING_MOVED else times.with_errors(moved)
 
-    def passes(name: str, devices: int = 1, size: int | None = None, **configuration: bool) -> ForwardPasses:
-        more = {} if stack is None else stack.model_options
+
+@kept(8)
+def _unmoved(
+    system: System, model: Denoiser, first: int, weights: str, size: int, step_cache: str | None, stack: str | None,
+    power_cap_w: float | None, clock_hz: float | None,
+) -> DenoisingTimes:  # fmt: skip
+    """The same with kernels that take what is predicted: found once for all that are asked how unsure it is."""
+    loaded = None if stack is None else load_stack(stack)
+    limited = held_back(system, power_cap_w, clock_hz)
+
+    def passes(name: str, devices: int = 1, image_size: int | None = None, **configuration: bool) -> ForwardPasses:
+        more = {} if loaded is None else loaded.model_options
         trace = modelling.model(
-            name, precision=TYPES[own.weights], image_size=size, training=False, configuration=configuration, **more
+            name, precision=TYPES[weights], image_size=image_size, training=False, configuration=configuration, **more
         )
-        if own.weights == IN_8_BITS and name == model.name:
+        if weights == IN_8_BITS and name == model.name:
             trace = weights_in_8_bits(trace)
-        return ForwardPasses(trace, limited, first, devices, stack, moved)
+        return ForwardPasses(trace, limited, first, devices, loaded)
 
     return DenoisingTimes(
-        model, passes(model.name, own.size, model.image_size),
+        model, passes(model.name, size, model.image_size),
         tuple(passes(name) for name in model.pipeline.encoders),
         passes(model.pipeline.decoder, 1, model.image_size, **DECODES),
-        None if own.step_cache is None else parse_step_cache(own.step_cache),
+        None if step_cache is None else parse_step_cache(step_cache),
     )  # fmt: skip

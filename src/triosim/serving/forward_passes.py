@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,14 @@ class ForwardPasses:
     stack: Stack | None = None
     moved: KernelErrors = NOTHING_MOVED
     _known: dict[int, ForwardPass] = field(init=False, repr=False, default_factory=dict)
-    _factor: float | None = field(init=False, repr=False, default=None)
+    _deviations: KernelErrors | None = field(init=False, repr=False, default=None)
+    _base: ForwardPasses | None = field(init=False, repr=False, default=None)
+
+    def with_errors(self, moved: KernelErrors) -> ForwardPasses:
+        """The same passes with kernels that are off by so much, which are not predicted again."""
+        made = ForwardPasses(self.trace, self.system, self.first, self.tensor_parallel, self.stack, moved)
+        made._base = self
+        return made
 
     def of(self, samples: int) -> ForwardPass:
         """Of so many samples, at least 1.
@@ -87,14 +94,19 @@ class ForwardPasses:
         )  # fmt: skip
 
     def _predicted(self, samples: int) -> ForwardPass:
+        found = self._unmoved(samples)
+        return found if self.moved == NOTHING_MOVED else replace(found, seconds=found.seconds * self._off())
+
+    def _unmoved(self, samples: int) -> ForwardPass:
+        if self._base is not None:
+            return self._base._unmoved(samples)
         found = self._known.get(samples)
         if found is None:
             result = self._result(samples)
             energy = result.energy
             joules = None if energy is None else _parts(energy)
-            seconds = result.iteration_time_s * self._off()
             reserved = result.memory.reserved_bytes + result.memory.context_bytes
-            found = self._known[samples] = ForwardPass(seconds, joules, reserved)
+            found = self._known[samples] = ForwardPass(result.iteration_time_s, joules, reserved)
         return found
 
     def _result(self, samples: int) -> Result:
@@ -106,18 +118,21 @@ class ForwardPasses:
 
     def _off(self) -> float:
         """By what factor times are off, from the causes of the uncertainty of a pass of one sample."""
-        if self.moved == NOTHING_MOVED:
-            return 1.0
-        if self._factor is None:
+        return math.exp(sum(z * deviation for z, deviation in zip(self.moved, self._each(), strict=True)))
+
+    def _each(self) -> KernelErrors:
+        """Logarithm of the factor of each class of kernels that is off by a standard deviation."""
+        if self._base is not None:
+            return self._base._each()
+        if self._deviations is None:
             result = self._result(1)
             low, high = result.interval_s
             deviation = math.log(high / low) / 2 / Z90
             variance = dict.fromkeys(KernelErrors._fields, 0.0)
             for cause in result.uncertainty:
                 variance[CAUSES.get(cause.name, "others")] += cause.share
-            moves = (getattr(self.moved, name) * math.sqrt(part) for name, part in variance.items())
-            self._factor = math.exp(deviation * sum(moves))
-        return self._factor
+            self._deviations = KernelErrors(*(deviation * math.sqrt(part) for part in variance.values()))
+        return self._deviations
 
 
 def _parts(energy: Energy) -> NDArray[np.float64]:
