@@ -158,3 +158,8 @@ def test_fleets_that_keep_the_goals_come_first_then_the_cheaper() -> None:
     unpriced = [*outcomes, FleetOutcome({"n": 5}, replace(some, dollars_per_hour=None, devices=2))]
     assert [one.asked["n"] for one in ranked(unpriced, sized=True)] == [4, 1, 2, 5, 0]
     assert FleetOutcome.from_dict(outcomes[1].to_dict()) == outcomes[1]
+
+
+def test_an_option_is_not_given_beside_a_sweep_over_it() -> None:
+    done = run(*H100, *TRAFFIC, "--tp", "2", "--sweep", "tp=1,2", code=2)
+    assert "--tp is given by itself and in --sweep" in done.stderr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -105,6 +105,22 @@ def given(options: Any) -> Iterator[tuple[str, str]]:
     for own in fields(options):
         if "names" in own.metadata and getattr(options, own.name) != own.default:
             yield own.name, own.metadata["names"][0].partition("/")[0]
+
+
+def check_swept(options: Any, axes: Iterable[str]) -> None:
+    """Refuse an option beside a ``--sweep`` over it, which would not be heard.
+
+    Args:
+        options: as typed.
+        axes: names of what the sweep varies, those of fields with ``-`` or ``_``.
+
+    Raises:
+        InputError: one is given.
+    """
+    varied = {name.replace("-", "_") for name in axes}
+    for name, option in given(options):
+        if name in varied:
+            raise InputError(f"{option} is given by itself and in --sweep: leave one of the two out")
 
 
 def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from triosim.cli.command import progress_bar, say, wants_summary
+from triosim.cli.fields import check_swept
 from triosim.cli.outputs import write_json
 from triosim.cli.resuming import KnownOutcomes
 from triosim.cli.serve_options import ENGINE, MACHINE, MODEL, TRAFFIC, ServeOptions
 from triosim.cli.served import deployment_of, requests_of
 from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.worker_processes import ended, worker_processes
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
@@ -112,6 +110,7 @@ def _axes(options: ServeOptions) -> dict[str, tuple[Any, ...]]:
             raise InputError(f"--sweep gives {name} twice: give all of its values at once")
         if sized and field in ("replicas", "devices"):
             raise InputError(f"--find fleet finds the {name} itself: leave it out")
+        check_swept(options, [field])
         axes[field] = found
     if sized and "tp" not in axes:
         axes["tp"] = SIZES if options.tp == 1 else (options.tp,)
@@ -217,16 +216,11 @@ class _FleetTask:
             for _, one in asked:
                 yield self.outcome(one)
             return
-        context = multiprocessing.get_context("spawn")
-        begin = (self.options, self.goals, self.table)
-        pool = ProcessPoolExecutor(min(workers, len(asked)), context, _begin, begin)
+        pool = worker_processes(min(workers, len(asked)), _begin, self.options, self.goals, self.table)
         try:
             yield from pool.map(_outcome, [one for _, one in asked])
         except BrokenProcessPool:
-            raise InputError(
-                f"one of {workers} workers ended before it was done, as a machine does that runs out of memory: use "
-                "fewer"
-            ) from None
+            raise ended(workers) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -276,15 +270,6 @@ def _begin(options: ServeOptions, goals: Sequence[Slo], table: RequestTable | No
     """Make this process a worker."""
     global _task
     _task = _FleetTask(options, goals, table)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: Any) -> None:
-    """A worker whose sweep was killed would wait for ever."""
-    parent.join()
-    os._exit(1)
 
 
 def _outcome(asked: dict[str, Any]) -> FleetOutcome:

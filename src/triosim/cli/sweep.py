@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import Command, progress_bar, say, wants_summary
-from triosim.cli.fields import given
+from triosim.cli.fields import check_swept, given
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def sweep(options: Options, training: bool) -> None:
         trace, base = step(options, training), plan_of(options, training)
         fidelity = fidelity_of(options)
         axes = grid.parse_axes(options.sweep or ())
-        for name, option in given(options):
-            if {name, name.replace("_", "-")} & set(axes):
-                raise InputError(f"{option} is given by itself and in --sweep: leave one of the two out")
+        check_swept(options, axes)
         asked = list(grid.grid(axes))
         system = machine(options, trace, max(ranks_of(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]
