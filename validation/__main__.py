@@ -30,8 +30,10 @@ READS = {
     "vtrain": ("training/measured.csv",),
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""
-ALONE = ("astra", "chunks", "deep_learning_examples", "interference", "memory", "recorder", "roads", "scenarios")
-"""Judges that need no data: they compare with kept runs, with closed forms or with this machine."""
+ALONE = (
+    "astra", "chunks", "deep_learning_examples", "interference", "memory", "recorder", "roads", "scenarios", "training",
+)  # fmt: skip
+"""Judges that need no data: they compare with kept or published runs, with closed forms or with this machine."""
 
 
 def scripts() -> dict[str, str]:

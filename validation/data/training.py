@@ -30,12 +30,14 @@ STACKS = {
     "Megatron-LM MoE layer perf baseline": "megatron-core", "SimuMax A100-PCIe (derived)": "megatron-core",
     "Zero Bubble PP ICLR 2024 Table 4": "megatron-2023", "InternEvo train_performance": "internevo",
     "MaxText TPU tables": "maxtext", "BigScience BLOOM topology runs": "bigscience",
+    "NVIDIA NeMo 24.12 performance summary": "nemo", "torchtitan on A100 2024": "torchtitan",
+    "IBM fms-fsdp README": "torch-eager", "Megatron-Turing NLG 530B": "megatron-deepspeed",
 }  # fmt: skip
 """The software that each source measured."""
 OLD = {
     "Megatron-LM SC'21 Table 1", "Megatron-LM SC'21 Table 2", "Megatron-LM README 2020 scaling",
     "Korthikanti et al. MLSys 2023 Table 5", "vTrain measured set (single-node)", "vTrain measured set (multi-node)",
-    "BigScience BLOOM topology runs", "Zero Bubble PP ICLR 2024 Table 4",
+    "BigScience BLOOM topology runs", "Zero Bubble PP ICLR 2024 Table 4", "Megatron-Turing NLG 530B",
 }  # fmt: skip
 """Sources whose attention keeps scores and weights as tensors of their own: older than FlashAttention, or, as Zero
 Bubble's, with a peak memory that only holds what such an attention keeps (a 1.5B model on 8 GPUs: 32 GB, where an
