@@ -22,18 +22,19 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
+from triosim.sources.models._attention import ATTENTIONS
 from triosim.sources.models._decoder import Decoder, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._lora import checked
 from triosim.sources.models._lora import lora as lora_of
-from triosim.sources.models._net import ATTENTIONS, Net
-from triosim.sources.models._net import Weights as Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
+from triosim.sources.models._weights import Weights as Weights
 from triosim.trace.repeated import UnitRun, lengthened
 from triosim.trace.tables import BATCH, Meta, Trace
 from triosim.transform.optimizing import optimizer as optimizer_of
@@ -254,7 +255,7 @@ def model(
             optimizer) instead of what eager PyTorch runs.
         fused_optimizer: one fused operator instead of PyTorch's ``_foreach`` list; by default with ``fused`` and where
             there are master copies.
-        attention: kernels of attention, one of :data:`~triosim.sources.models._net.ATTENTIONS`; FlashAttention and
+        attention: kernels of attention, one of :data:`~triosim.sources.models._attention.ATTENTIONS`; FlashAttention and
             cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Text, divides
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 
 
 @dataclass(frozen=True)

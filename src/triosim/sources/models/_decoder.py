@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Text, divides
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, Rotation, SelfAttention
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 
 @dataclass(frozen=True)

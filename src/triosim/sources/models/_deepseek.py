@@ -15,9 +15,10 @@ from triosim.core.dataclass import dataclass
 from triosim.sources.models._decoder import LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._latent import LatentAttention
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotary
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 

@@ -6,8 +6,9 @@ import math
 
 from triosim.core.errors import InputError
 from triosim.sources.models._family import PIXELS
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Shape, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 

@@ -15,14 +15,14 @@ from triosim.trace.tables import Category
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from triosim.sources.models._net import Net
+    from triosim.sources.models._products import ProductLayers
 
 MAGNITUDE = "lora_magnitude_vector"
 """The module of ``peft`` that has the magnitudes."""
 
 
 def with_magnitude(
-    net: Net,
+    net: ProductLayers,
     x: Tensor,
     y: Tensor,
     weight: Callable[[], Tensor],
@@ -66,14 +66,14 @@ def with_magnitude(
         return net.add(y, net.add(_rows_scaled(net, less, base), net.scaled(_rows_scaled(net, scale, added))))
 
 
-def _less_one(net: Net, x: Tensor) -> Tensor:
+def _less_one(net: ProductLayers, x: Tensor) -> Tensor:
     made = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::sub", ("self",), (x,), (made,))
     net.derivative(row, (made,), lambda g: net.give(x, g))
     return made
 
 
-def _over(net: Net, magnitude: Tensor, norm: Tensor) -> Tensor:
+def _over(net: ProductLayers, magnitude: Tensor, norm: Tensor) -> Tensor:
     """Magnitudes over the norms, which are constants."""
     made = net.tensor(magnitude.shape, magnitude.dtype, needs_grad=magnitude.needs_grad)
     row = net.operator("aten::div", ("self", "other"), (magnitude, norm), (made,))
@@ -87,7 +87,7 @@ def _over(net: Net, magnitude: Tensor, norm: Tensor) -> Tensor:
     return made
 
 
-def _rows_scaled(net: Net, scale: Tensor, x: Tensor) -> Tensor:
+def _rows_scaled(net: ProductLayers, scale: Tensor, x: Tensor) -> Tensor:
     """``x`` [..., outputs] times ``scale`` [1, outputs]."""
     made = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad or scale.needs_grad)
     row = net.operator("aten::mul", ("self", "other"), (scale, x), (made,))

@@ -7,10 +7,11 @@ scores and weights are kept for the backward.  It is what runs unless a kernel o
 from __future__ import annotations
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Rotation, SelfAttention
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import softmax
+from triosim.sources.models._weights import Weights
 
 MASK = "transformer.causal_mask"
 """What :func:`make_mask` makes once for all blocks."""

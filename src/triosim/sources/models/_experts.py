@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, activate
 from triosim.sources.models._tape import Shape, Tensor
+from triosim.sources.models._weights import Weights
 
 
 @dataclass(frozen=True)

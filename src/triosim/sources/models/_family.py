@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.sources.models._losses import squared_error
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
 
 Share = float

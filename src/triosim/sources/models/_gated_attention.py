@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Norm, Rotation, SelfAttention, rotate
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from triosim.trace.tables import Category
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from triosim.sources.models._net import Net
+    from triosim.sources.models._products import ProductLayers
 
 BLOCK = 64
 """Weights that share a scale (QLoRA, section 3)."""
@@ -74,7 +74,7 @@ def lora(text: str) -> Lora:
     return configured(Lora, given, f"lora {text}")
 
 
-def adapted(net: Net, x: Tensor, y: Tensor, weight: Callable[[], Tensor], bias: Tensor | None) -> Tensor:
+def adapted(net: ProductLayers, x: Tensor, y: Tensor, weight: Callable[[], Tensor], bias: Tensor | None) -> Tensor:
     """``y``, what the linear layer that is being called makes of ``x``, with its adapter added where it has one.
 
     Args:
@@ -104,7 +104,7 @@ def adapted(net: Net, x: Tensor, y: Tensor, weight: Callable[[], Tensor], bias: 
     return net.add(y, net.scaled(adapter(x)))
 
 
-def frozen_product(net: Net, x: Tensor, weight: Tensor) -> Tensor:
+def frozen_product(net: ProductLayers, x: Tensor, weight: Tensor) -> Tensor:
     """``x`` [m, inputs] times a weight in 4 bits [outputs, inputs], transposed."""
     path = net.path
     y = net.tensor((x.shape[0], weight.shape[0]), x.dtype, needs_grad=x.needs_grad)
@@ -117,7 +117,7 @@ def frozen_product(net: Net, x: Tensor, weight: Tensor) -> Tensor:
     return y
 
 
-def widened(net: Net, weight: Tensor, path: str = "") -> Tensor:
+def widened(net: ProductLayers, weight: Tensor, path: str = "") -> Tensor:
     """A weight in 4 bits of the layer of a path, by default of that being called, in the model's element type."""
     name, shape = f"{path or net.path}.absmax", (weight.shape[0], math.ceil(weight.shape[1] / BLOCK))
     if name not in net.buffers:
@@ -127,7 +127,7 @@ def widened(net: Net, weight: Tensor, path: str = "") -> Tensor:
     return made
 
 
-def checked(net: Net, title: str) -> None:
+def checked(net: ProductLayers, title: str) -> None:
     """Refuse adapters of which there are none.
 
     Raises:

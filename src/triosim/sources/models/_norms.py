@@ -1,4 +1,4 @@
-"""RMS norms other than one kernel in the type of what they norm: spelled out, or of a float32 copy.
+"""Layer norms, RMS norms and batch norms; RMS norms also spelled out, or of a float32 copy.
 
 ``composed`` is what PyTorch runs for ``torch.nn.RMSNorm`` before its 2.9 (``rms_norm_composite`` in
 ``aten/src/ATen/native/layer_norm.cpp``), and for a module that spells out the formula, as torchtitan's of 2024 did: a
@@ -8,18 +8,103 @@ and writes the weights' type, as InternLM's blocks call Apex's (``self.norm1(res
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from triosim.sources.models._pointwise import PointwiseLayers
 from triosim.sources.models._tape import Tensor
-
-if TYPE_CHECKING:
-    from triosim.sources.models._net import Net
 
 NORMS = ("one", "composed", "wide")
 """How an RMS norm is run: by one kernel, operator by operator, or by one kernel from a float32 copy."""
 
 
-def composed(net: Net, x: Tensor, weight: Tensor | None) -> Tensor:
+class NormLayers(PointwiseLayers):
+    """Norms over the last dimension, and over a batch."""
+
+    def layer_norm(self, name: str, x: Tensor) -> Tensor:
+        """``torch.nn.LayerNorm`` over the last dimension; without weight and bias where the module has none."""
+        with self.module(name, "LayerNorm"):
+            affine = tuple(p for p in (self.optional("weight"), self.optional("bias")) if p is not None)
+            roles = ("weight", "bias")[: len(affine)]
+            y = self._like(x, any(p.needs_grad for p in (x, *affine)))
+            mean, rstd = (self.tensor((*x.shape[:-1], 1), "float32") for _ in range(2))
+            args = {"normalized_shape": [x.shape[-1]]}
+            op = "transformer_engine::layer_norm" if self.fused else "aten::native_layer_norm"
+            row = self.operator(op, ("input", *roles), (x, *affine), (y, mean, rstd), args)
+
+        def rule(g: Tensor) -> None:
+            wanted = [p for p in (x, *affine) if p.needs_grad]
+            gradients = [self._like(p, False) for p in wanted]
+            self.operator(
+                f"{op}_backward", ("grad_out", "input", "mean", "rstd", *roles), (g, x, mean, rstd, *affine),
+                gradients, args,
+            )  # fmt: skip
+            for tensor, gradient in zip(wanted, gradients, strict=True):
+                self.give(tensor, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def rms_norm(self, name: str, x: Tensor, kind: str = "RMSNorm") -> Tensor:
+        """``torch.nn.RMSNorm`` over the last dimension; without a weight where the module has none."""
+        with self.module(name, kind):
+            weight = self.optional("weight")
+            if self.norms == "composed":
+                return composed(self, x, weight)
+            dtype = x.dtype
+            x = self.to(x, "float32") if self.norms == "wide" else x
+            read = (x,) if weight is None else (x, weight)
+            roles = ("input", "weight")[: len(read)]
+            y = self.tensor(x.shape, dtype, needs_grad=any(p.needs_grad for p in read))
+            rstd = self.tensor((*x.shape[:-1], 1), "float32")
+            args = {"normalized_shape": [x.shape[-1]]}
+            op = "transformer_engine::rms_norm" if self.fused else "aten::_fused_rms_norm"
+            row = self.operator(op, roles, read, (y, rstd), args)
+
+        def rule(g: Tensor) -> None:
+            wanted = [p for p in read if p.needs_grad]
+            gradients = [self._like(p, False) for p in wanted]
+            self.operator(
+                f"{op}_backward", ("grad_out", "input", "rstd", *roles[1:]), (g, x, rstd, *read[1:]), gradients, args
+            )  # fmt: skip
+            for tensor, gradient in zip(wanted, gradients, strict=True):
+                self.give(tensor, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def batch_norm(self, name: str, x: Tensor) -> Tensor:
+        """``torch.nn.BatchNorm2d``; in training it also updates the running statistics."""
+        with self.module(name, "BatchNorm2d"):
+            weight, bias = self.parameter("weight"), self.parameter("bias")
+            names = [f"{self.path}.{s}" for s in ("running_mean", "running_var", "num_batches_tracked")]
+            running = [self.buffers[n] for n in names[:2]]
+            if self.training:
+                counter = self.buffers[names[2]]
+                self.buffers[names[2]] = self.overwritten(counter)
+                self.operator("aten::add_", ("self",), (counter,), (self.buffers[names[2]],), {"other": 1})
+            y = self._like(x)
+            statistics = [self.tensor(weight.shape if self.training else (0,), "float32") for _ in range(2)]
+            after = [self.overwritten(b) for b in running] if self.training else []
+            self.buffers.update(zip(names, after, strict=False))
+            row = self.operator(
+                "aten::native_batch_norm", ("input", "weight", "bias", "running_mean", "running_var"),
+                (x, weight, bias, *running), (y, *statistics, *after), {"training": self.training},
+            )  # fmt: skip
+
+        def rule(g: Tensor) -> None:
+            dx, dw, db = (self._like(p, False) for p in (x, weight, bias))
+            self.operator(
+                "aten::native_batch_norm_backward",
+                ("grad_out", "input", "weight", "running_mean", "running_var", "save_mean", "save_invstd"),
+                (g, x, weight, *after, *statistics), (dx, dw, db), {"train": True},
+            )  # fmt: skip
+            self.give(x, dx)
+            self.give(weight, dw)
+            self.give(bias, db)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+
+def composed(net: PointwiseLayers, x: Tensor, weight: Tensor | None) -> Tensor:
     """The norm of the last dimension of ``x``, operator by operator."""
     wide = net.to(x, "float32")
     mean = _mean(net, _squared(net, wide))
@@ -27,7 +112,7 @@ def composed(net: Net, x: Tensor, weight: Tensor | None) -> Tensor:
     return y if weight is None else net.scaled_by(y, weight)
 
 
-def _squared(net: Net, x: Tensor) -> Tensor:
+def _squared(net: PointwiseLayers, x: Tensor) -> Tensor:
     y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::pow", ("self",), (x,), (y,), {"exponent": 2})
 
@@ -40,7 +125,7 @@ def _squared(net: Net, x: Tensor) -> Tensor:
     return y
 
 
-def _mean(net: Net, x: Tensor) -> Tensor:
+def _mean(net: PointwiseLayers, x: Tensor) -> Tensor:
     """Over the last dimension, which is kept."""
     y = net.tensor((*x.shape[:-1], 1), x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::mean", ("self",), (x,), (y,), {"dim": [-1], "keepdim": True})
@@ -54,7 +139,7 @@ def _mean(net: Net, x: Tensor) -> Tensor:
     return y
 
 
-def _reciprocal_root(net: Net, x: Tensor) -> Tensor:
+def _reciprocal_root(net: PointwiseLayers, x: Tensor) -> Tensor:
     y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::rsqrt", ("self",), (x,), (y,))
 
@@ -67,7 +152,7 @@ def _reciprocal_root(net: Net, x: Tensor) -> Tensor:
     return y
 
 
-def _times_rows(net: Net, x: Tensor, scale: Tensor) -> Tensor:
+def _times_rows(net: PointwiseLayers, x: Tensor, scale: Tensor) -> Tensor:
     """``x`` [..., width] times [..., 1]."""
     y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::mul", ("self", "other"), (x, scale), (y,))

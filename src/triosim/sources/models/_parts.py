@@ -7,9 +7,10 @@ its module, in the order in which Hugging Face registers them; calling it append
 from __future__ import annotations
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import unfused_attention
+from triosim.sources.models._weights import Weights
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine of every position and frequency, [1, sequence, rotated] each."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Rotation
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 DELTA_CHUNK = 64
 """Tokens of a chunk of the delta rule (``fla/ops/gated_delta_rule/chunk.py``)."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from triosim.sources.models._tape import Tensor
 
 if TYPE_CHECKING:
-    from triosim.sources.models._net import Net
+    from triosim.sources.models._products import ProductLayers
 
 
 def unfused_attention(
-    net: Net,
+    net: ProductLayers,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -54,7 +54,7 @@ def unfused_attention(
     return net.clone(y)
 
 
-def _product(net: Net, a: Tensor, b: Tensor, shape: tuple[int, ...], transposed: bool) -> Tensor:
+def _product(net: ProductLayers, a: Tensor, b: Tensor, shape: tuple[int, ...], transposed: bool) -> Tensor:
     """``a @ b``, or ``a @ b.T`` where ``transposed``, pair by pair."""
     y = net.tensor(shape, a.dtype, needs_grad=a.needs_grad or b.needs_grad)
     row = net.operator("aten::bmm", ("self", "mat2"), (a, net.transpose(b, 1, 2) if transposed else b), (y,))
@@ -70,7 +70,7 @@ def _product(net: Net, a: Tensor, b: Tensor, shape: tuple[int, ...], transposed:
     return y
 
 
-def softmax(net: Net, x: Tensor) -> Tensor:
+def softmax(net: ProductLayers, x: Tensor) -> Tensor:
     """Scale, mask and softmax over the last dimension in one kernel."""
     y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::_softmax", ("self",), (x,), (y,), {"dim": -1, "half_to_float": False})
@@ -84,12 +84,12 @@ def softmax(net: Net, x: Tensor) -> Tensor:
     return y
 
 
-def _spelled_out(net: Net, x: Tensor) -> Tensor:
+def _spelled_out(net: ProductLayers, x: Tensor) -> Tensor:
     """Scale, mask and softmax in float32, operator by operator."""
     return net.to(softmax(net, _masked(net, net.scaled(net.to(x, "float32")))), x.dtype)
 
 
-def _padded(net: Net, x: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+def _padded(net: ProductLayers, x: Tensor, sizes: tuple[int, int, int]) -> Tensor:
     """Scores [batch * heads, tokens, keys] with a mask of keys added, which was made once for all layers."""
     batch, heads, keys = sizes
     flat, whole = x.shape, (batch, heads, *x.shape[1:])
@@ -101,7 +101,7 @@ def _padded(net: Net, x: Tensor, sizes: tuple[int, int, int]) -> Tensor:
     return net.view(y, flat)
 
 
-def _masked(net: Net, x: Tensor) -> Tensor:
+def _masked(net: ProductLayers, x: Tensor) -> Tensor:
     """Scores that no token may see set to a very low value; the mask is made anew each time."""
     length = x.shape[1:]
     mask = net.tensor(length, "bool")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from triosim.core.errors import InputError, quoted
 from triosim.sources.models._decoder import Decoder
 from triosim.sources.models._losses import squared_error
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 if TYPE_CHECKING:

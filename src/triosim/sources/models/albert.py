@@ -11,9 +11,10 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._bert import BERTLike, narrow_sum, narrow_weights
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import GELU, activate
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 
 @registered

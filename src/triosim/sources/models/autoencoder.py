@@ -17,9 +17,10 @@ from triosim.core.registry import registered
 from triosim.sources.models._diffusion import doubled, group_norm, residual, residual_weights
 from triosim.sources.models._family import Images, Sizes
 from triosim.sources.models._losses import squared_error
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._spatial import strided_linear
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 MIDDLE = 2

@@ -11,9 +11,10 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Decoder, Layout
 from triosim.sources.models._family import divides
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Norm, SelfAttention
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 

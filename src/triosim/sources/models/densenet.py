@@ -9,8 +9,9 @@ from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_memory
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 PAIR_BYTES = 4000
 """Memory of a layer's reading of another of its block, and of the gradient; 3,600 were measured with 300 layers."""

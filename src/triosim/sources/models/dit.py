@@ -13,9 +13,10 @@ from triosim.core.registry import registered
 from triosim.sources.models._diffusion import check_positions, modulated, plus, sinusoids, times, times_each
 from triosim.sources.models._family import Noise, divides
 from triosim.sources.models._losses import squared_error
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 FREQUENCIES = 256

@@ -14,8 +14,9 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Family, Sizes
 from triosim.sources.models._losses import binary_cross_entropy
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 

@@ -12,8 +12,9 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._bert import BERTLike, narrow_sum, narrow_weights
 from triosim.sources.models._losses import cross_entropy_of_scores
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 
 @registered

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotation, SelfAttention, activate
 from triosim.sources.models._scan import Mamba2Mixer
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import embedded, modulated, plus, sinusoids, times_each, turned, turns_of
 from triosim.sources.models._family import PIXELS, Noise
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 FREQUENCIES = 256

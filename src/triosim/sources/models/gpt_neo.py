@@ -13,9 +13,10 @@ from triosim.core.registry import registered
 from triosim.sources.models._decoder import Decoder, Layout
 from triosim.sources.models._eager import EagerAttention, make_mask
 from triosim.sources.models._family import divides
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import GELU, FeedForward, Norm
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 
 @registered

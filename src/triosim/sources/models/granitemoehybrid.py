@@ -8,10 +8,11 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
 

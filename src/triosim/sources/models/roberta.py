@@ -11,8 +11,9 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._bert import BERTLike
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 
 PADDING = 2
 """Rows of the table of positions that stand before the first token's (fairseq: the number of padding and one more)."""

@@ -16,9 +16,10 @@ from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import plus
 from triosim.sources.models._family import Images
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import softmax
+from triosim.sources.models._weights import Weights
 from triosim.sources.models._windows import dropped, in_windows, mask_of, merged, of_each, padded, rolled, together
 
 

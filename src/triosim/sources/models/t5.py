@@ -16,9 +16,10 @@ from triosim.core.registry import registered
 from triosim.sources.models._experts import Experts
 from triosim.sources.models._family import Text
 from triosim.sources.models._losses import squared_error
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Dim, Shape, Tensor
 from triosim.sources.models._unfused import softmax
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 NORM = "T5LayerNorm"  # which is RMSNorm

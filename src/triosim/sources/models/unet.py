@@ -23,9 +23,10 @@ from triosim.sources.models._diffusion import (
     times,
 )
 from triosim.sources.models._family import PIXELS, Noise, Sizes
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._spatial import SpatialTransformer
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 MICRO_CONDITIONS = 6  # height and width, of the image and of what is cut out of it, and where

@@ -11,9 +11,10 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images, divides
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward
 from triosim.sources.models._tape import Dim, Tensor
+from triosim.sources.models._weights import Weights
 
 
 @registered

@@ -12,8 +12,9 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Text, divides
-from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
+from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 HOP = 2

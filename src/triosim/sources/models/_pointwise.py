@@ -1,0 +1,231 @@
+"""Operators that work element by element: sums, products, activations, dropout."""
+
+from __future__ import annotations
+
+from triosim.sources.models._shapes import ShapeLayers
+from triosim.sources.models._tape import Tensor, symbols
+
+
+class PointwiseLayers(ShapeLayers):
+    """What works element by element."""
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """a + b in the type of ``a``, the wider; ``b`` may have a leading dimension of one where ``a`` has the batch.
+
+        Its gradient is then summed over the batch, even of one, so that a step has the same operators at every batch.
+        """
+        y = self._like(a, a.needs_grad or b.needs_grad)
+        row = self.operator("aten::add", ("self", "other"), (a, b), (y,))
+        broadcast = symbols(a.shape) != symbols(b.shape)
+
+        def rule(g: Tensor) -> None:
+            self.give(a, g)
+            if b.needs_grad:
+                self.give(b, self._sum(g, 0, b.shape, keepdim=True) if broadcast else self.to(g, b.dtype))
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def add_(self, a: Tensor, b: Tensor) -> Tensor:
+        """a + b, written into a."""
+        y = self.overwritten(a, a.needs_grad or b.needs_grad)
+        row = self.operator("aten::add_", ("self", "other"), (a, b), (y,))
+
+        def rule(g: Tensor) -> None:
+            self.give(a, g)
+            self.give(b, g)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        """a x b in the wider of their types; only ``a`` may need a gradient if the shapes differ."""
+        dtype = "float32" if "float32" in (a.dtype, b.dtype) else a.dtype
+        y = self.tensor(a.shape, dtype, needs_grad=a.needs_grad or b.needs_grad)
+        row = self.operator("aten::mul", ("self", "other"), (a, b), (y,))
+
+        def rule(g: Tensor) -> None:
+            gradients = [(x, self.to(self.mul(g, other), x.dtype)) for x, other in ((a, b), (b, a)) if x.needs_grad]
+            for x, gradient in gradients:
+                self.give(x, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def scaled_by(self, x: Tensor, weight: Tensor) -> Tensor:
+        """``x`` [..., width] times a parameter [width]."""
+        y = self._like(x)
+        row = self.operator("aten::mul", ("self", "other"), (weight, x), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx, parts = self.mul(g, weight), self.mul(g, x)
+            ones = (1,) * (len(x.shape) - 1)
+            dw = self.tensor((*ones, *weight.shape), x.dtype)
+            self.operator("aten::sum", ("self",), (parts,), (dw,), {"dim": list(range(len(ones))), "keepdim": True})
+            self.give(weight, self.view(dw, weight.shape))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def neg(self, x: Tensor) -> Tensor:
+        """-x."""
+        y = self._like(x)
+        row = self.operator("aten::neg", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self.neg(g)))
+        return y
+
+    def scaled(self, x: Tensor, name: str = "aten::mul") -> Tensor:
+        """``x`` times (or over) a number."""
+        y = self._like(x)
+        row = self.operator(name, ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self.scaled(g, name)))
+        return y
+
+    def shifted(self, x: Tensor) -> Tensor:
+        """``x`` plus a number."""
+        y = self._like(x)
+        row = self.operator("aten::add", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, g))
+        return y
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """``x`` kept within limits."""
+        y = self._like(x)
+        row = self.operator("aten::clamp", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:
+            within, dx = self._like(x, False), self._like(x, False)
+            self.operator("aten::le", ("self",), (x,), (within,))
+            self.operator("aten::where", ("self", "other"), (within, g), (dx,))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """The hyperbolic tangent."""
+        return self._of_result(x, "tanh")
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """1 / (1 + exp(-x))."""
+        return self._of_result(x, "sigmoid")
+
+    def _of_result(self, x: Tensor, name: str) -> Tensor:
+        """A pointwise function whose derivative is one of its result."""
+        y = self._like(x)
+        row = self.operator(f"aten::{name}", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx = self._like(x, False)
+            self.operator(f"aten::{name}_backward", ("grad_output", "output"), (g, y), (dx,))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def unary(self, name: str, x: Tensor) -> Tensor:
+        """A pointwise function of a tensor that needs no gradient (``aten::cos``)."""
+        y = self._like(x, False)
+        self.operator(name, ("self",), (x,), (y,))
+        return y
+
+    def gelu(self, x: Tensor, approximate: str = "none") -> Tensor:
+        """Gaussian error linear unit, exact or by ``"tanh"``."""
+        return self._activation(x, "gelu", {"approximate": approximate})
+
+    def silu(self, x: Tensor) -> Tensor:
+        """x * sigmoid(x)."""
+        return self._activation(x, "silu", {})
+
+    def _activation(self, x: Tensor, name: str, args: dict[str, str]) -> Tensor:
+        y = self._like(x)
+        row = self.operator(f"aten::{name}", ("self",), (x,), (y,), args)
+
+        def rule(g: Tensor) -> None:
+            dx = self._like(x, False)
+            self.operator(f"aten::{name}_backward", ("grad_output", "self"), (g, x), (dx,), args)
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def swiglu(self, gate: Tensor, up: Tensor, weight: Tensor | None = None, clamped: bool = False) -> Tensor:
+        """silu(gate) x up, and perhaps times a weight of each row [rows, 1], in one kernel; GPT-OSS's is clamped."""
+        y = self._like(gate)
+        name = f"transformer_engine::{'clamped_' * clamped}swiglu"
+        read = (gate, up) if weight is None else (gate, up, weight)
+        roles = ("gate", "up", "weight")[: len(read)]
+        row = self.operator(name, roles, read, (y,))
+
+        def rule(g: Tensor) -> None:
+            gradients = [self._like(x, False) for x in read]
+            self.operator(f"{name}_backward", ("grad_output", *roles), (g, *read), gradients)
+            for x, gradient in zip(read, gradients, strict=True):
+                self.give(x, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def squared_relu(self, x: Tensor, weight: Tensor) -> Tensor:
+        """max(x, 0)^2 times a weight of each row [rows, 1], in one kernel."""
+        y, name = self._like(x), "transformer_engine::squared_relu"
+        row = self.operator(name, ("gate", "weight"), (x, weight), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx, dw = self._like(x, False), self._like(weight, False)
+            self.operator(f"{name}_backward", ("grad_output", "gate", "weight"), (g, x, weight), (dx, dw))
+            self.give(x, dx)
+            self.give(weight, dw)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotary positions in one kernel; see :mod:`triosim.sources.models.llama` for the unfused one."""
+        y = self._like(x)
+        name = "transformer_engine::fused_rope"
+        row = self.operator(name, ("input", "cos", "sin"), (x, cos, sin), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx = self._like(x, False)
+            self.operator(f"{name}_backward", ("grad_output", "cos", "sin"), (g, cos, sin), (dx,))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        y = self._like(x)
+        row = self.operator("aten::relu", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self._threshold(g, y)))
+        return y
+
+    def relu_(self, x: Tensor) -> Tensor:
+        """max(x, 0), written into x."""
+        y = self.overwritten(x)
+        row = self.operator("aten::relu_", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self._threshold(g, y)))
+        return y
+
+    def _threshold(self, g: Tensor, y: Tensor) -> Tensor:
+        dx = self._like(y, False)
+        self.operator("aten::threshold_backward", ("grad_output", "self"), (g, y), (dx,), {"threshold": 0})
+        return dx
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        """Elements set to zero with probability ``p``; ``x`` itself where nothing is dropped."""
+        if not self.training or p == 0:
+            return x
+        y, mask = self._like(x), self.tensor(x.shape, "bool")
+        row = self.operator("aten::native_dropout", ("input",), (x,), (y, mask), {"p": p, "train": True})
+
+        def rule(g: Tensor) -> None:
+            dx = self._like(x, False)
+            args = {"scale": 1 / (1 - p)}
+            self.operator("aten::native_dropout_backward", ("grad_output", "mask"), (g, mask), (dx,), args)
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
+        return y
