@@ -70,9 +70,10 @@ Times times_of(Columns& columns, nb::object from, nb::object shape) {
 }
 
 // The cache that finds what is to be found with least to remember.
-std::unique_ptr<Cache> cache_of(std::int64_t blocks, std::int64_t windowed, std::int64_t window, bool reuses, bool radix,
-                                bool by_use, const BlockKeys& keys) {
-    if (!reuses) return std::make_unique<Cache>(blocks, keys.size, windowed, window);
+std::unique_ptr<Cache> cache_of(std::int64_t blocks, std::int64_t windowed, std::int64_t window, std::int64_t states,
+                                bool reuses, bool radix, bool by_use, const BlockKeys& keys) {
+    if (!reuses) return std::make_unique<Cache>(blocks, keys.size, windowed, window, states);
+    if (states) throw Refused("a cache that finds prefixes holds no states");
     if (!by_use && keys.offsets.empty()) return std::make_unique<OwnCache>(blocks, keys.size, windowed, window, radix);
     if (!by_use && radix && !windowed) return std::make_unique<RadixCache>(blocks, keys.size, keys);
     return std::make_unique<BlockCache>(blocks, keys.size, windowed, window, radix, by_use, keys);
@@ -194,7 +195,9 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         if (blocks < 1) throw Refused("a cache has no block");
         const std::int64_t windowed = whole(from.attr("windowed")), window = whole(from.attr("window"));
         if (windowed < 0 || windowed > 1 << 20 || window < 0) throw Refused("a cache has no such groups of layers");
-        auto cache = cache_of(blocks, windowed, window, field<bool>(from, "reuses"), field<bool>(from, "radix"),
+        const std::int64_t states = whole(from.attr("states"));
+        if (states < 0 || states > 1 << 20) throw Refused("a request holds no such number of states");
+        auto cache = cache_of(blocks, windowed, window, states, field<bool>(from, "reuses"), field<bool>(from, "radix"),
                               field<bool>(from, "by_use"), keys);
         auto policy = policy_of(from, *cache);
         const auto most_exact = static_cast<std::size_t>(whole(from.attr("most_exact")));

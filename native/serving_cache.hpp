@@ -17,12 +17,13 @@ struct GiveUp : std::runtime_error {
 // Blocks that are free or held; what lies in those that are free is for caches that find it (PrefixCache).
 class Cache {
 public:
-    // windowed: groups of layers that see so many positions, window.
-    Cache(std::int64_t blocks, std::int64_t size, std::int64_t windowed, std::int64_t window, bool reuses = false)
-        : blocks(blocks), size(size), windowed(windowed), window(window), reuses(reuses), free(blocks) {}
+    // windowed: groups of layers that see so many positions, window.  states: blocks of a request beside its tokens'.
+    Cache(std::int64_t blocks, std::int64_t size, std::int64_t windowed, std::int64_t window, std::int64_t states,
+          bool reuses = false)
+        : blocks(blocks), size(size), windowed(windowed), window(window), states(states), reuses(reuses), free(blocks) {}
     virtual ~Cache() = default;
 
-    const std::int64_t blocks, size, windowed, window;
+    const std::int64_t blocks, size, windowed, window, states;
     const bool reuses;
     std::int64_t free, peak = 0, hit_tokens = 0, looked_up_tokens = 0;
 
@@ -33,7 +34,7 @@ public:
         if (windowed) give_back(request);
         const std::int64_t more = needs(request, tokens);
         if (more <= 0) return true;
-        const std::int64_t taken = more + more * windowed;
+        const std::int64_t taken = more + more * windowed + (request.blocks ? 0 : states);
         if (taken > free) return false;
         free -= taken;
         request.blocks += more;
@@ -49,7 +50,7 @@ public:
     virtual void store(Request&) {}
 
     virtual void release(Request& request) {
-        free += request.blocks + windowed * (request.blocks - request.behind);
+        free += request.blocks + windowed * (request.blocks - request.behind) + (request.blocks ? states : 0);
         request.blocks = request.behind = request.stored = 0;
     }
 
@@ -78,7 +79,7 @@ private:
 class PrefixCache : public Cache {
 public:
     PrefixCache(std::int64_t blocks, std::int64_t size, std::int64_t windowed, std::int64_t window)
-        : Cache(blocks, size, windowed, window, true) {}
+        : Cache(blocks, size, windowed, window, 0, true) {}
 
     std::int64_t match(const Request& request) const override { return matching(request) * size; }
 

@@ -211,6 +211,11 @@ class InferOptions(Options):
         REQUEST, "--kv-cache", "TYPE", "Of the cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",
         complete=choices("bf16", "fp16", "fp8", "int8"),
     )  # fmt: skip
+    state_cache: str | None = _option(
+        REQUEST, "--state-cache", "TYPE",
+        "Of states of fixed size (Mamba-2, ...): bf16, fp16 or fp32 (default: as the configuration says, or bf16).",
+        complete=choices("bf16", "fp16", "fp32"),
+    )  # fmt: skip
     pim: str | None = _option(
         REQUEST, "--pim", "WHAT",
         "What goes to memory that computes, as of --device A100+attacc, where it is faster there: attention, all or "

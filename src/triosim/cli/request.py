@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from triosim.serving.pim import PimReport
 
 TAKEN = frozenset({
-    "workload", "prompt", "output", "context", "weights", "kv_cache", "pim", "batch_size", "tp", "pp", "ep", "host",
+    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "pim", "batch_size", "tp", "pp", "ep", "host",
     "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link", "latency",
     "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
 })  # fmt: skip
@@ -64,6 +64,7 @@ def request(options: InferOptions) -> None:
         expert_ranks=options.ep,
         weights=options.weights or default_weights(system.model(0)),
         kv_cache=options.kv_cache,
+        state_cache=options.state_cache or "",
         host=options.host or "graph",
         pim=options.pim or ATTENTION,
         power_cap_w=cap_w,
@@ -158,9 +159,13 @@ def summary(found: OneRequest) -> list[str]:
             f"         {format_count(used.per_token_j)}J an output token, {used.mean_w:.0f} W a device",
         ]
     left = "fits" if found.fits else "DOES NOT FIT"
+    held = f"KV cache {format_bytes(found.kv_bytes)}"
+    if found.state_bytes:
+        states = f"states {format_bytes(found.state_bytes)}"
+        held = f"{held}, {states}" if found.kv_bytes else states
     lines += [
         "",
-        f"KV cache {format_bytes(found.kv_bytes)} of {format_bytes(found.memory.cache)} on a device, {left}, beside "
+        f"{held} of {format_bytes(found.memory.cache)} on a device, {left}, beside "
         f"{format_bytes(found.memory.weights)} of weights",
     ]
     return lines

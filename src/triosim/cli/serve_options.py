@@ -31,6 +31,12 @@ class ServeOptions:
         "--kv-cache", help="Type of the KV cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",
         group=MODEL, metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp8", "int8"),
     )  # fmt: skip
+    state_cache: str | None = option(
+        "--state-cache",
+        help="Type of states of fixed size (Mamba-2, ...): bf16, fp16 or fp32 (default: as the configuration says, or "
+        "the engine keeps them).",
+        group=MODEL, metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp32"),
+    )  # fmt: skip
     image_size: int | None = option(
         "--image-size", help="Pixels along each side of an image (diffusion models; default: the model's).",
         group=MODEL, metavar="N",

@@ -82,6 +82,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             replicas=replicas,
             weights=options.weights or default_weights(system.model(first)),
             kv_cache=options.kv_cache,
+            state_cache=options.state_cache or "",
             prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
             eviction=options.eviction,
             preemption=options.preemption,

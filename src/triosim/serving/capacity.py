@@ -13,6 +13,7 @@ from triosim.core.units import format_bytes
 from triosim.hardware.accelerator import Accelerator
 from triosim.serving.kv_cache import LayerGroups
 from triosim.serving.model import Precision, ServedModel
+from triosim.serving.state_cache import StateCache
 
 UTILISATION = 0.9
 """Share of the memory that is the engine's (``gpu_memory_utilization``)."""
@@ -40,6 +41,8 @@ class ReplicaMemory:
         cache: what is left.
         block: of one block of the cache.
         blocks: that fit.
+        slots: states of fixed size that have memory of their own.
+        slot: bytes of one.
     """
 
     capacity: float
@@ -49,11 +52,14 @@ class ReplicaMemory:
     cache: float
     block: float
     blocks: int
+    slots: int = 0
+    slot: float = 0.0
 
     def table(self) -> dict[str, float]:
         """For JSON."""
         own = ("capacity", "weights", "activations", "context", "cache", "block")
-        return {f"{name}_bytes": getattr(self, name) for name in own}
+        found = {f"{name}_bytes": getattr(self, name) for name in own}
+        return found | ({"state_slots": self.slots, "state_bytes": self.slot} if self.slots else {})
 
 
 def static_share(memory_bytes: float, devices: int) -> float:
@@ -67,7 +73,7 @@ def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
     sequences: int, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1,
     utilisation: float = UTILISATION, static: bool = False, beside: float = 0.0, kv_beside: float = 0.0,
-    groups: LayerGroups | None = None,
+    groups: LayerGroups | None = None, states: StateCache | None = None,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
@@ -83,31 +89,42 @@ def memory(
         beside: bytes of other weights on each device.
         kv_beside: bytes of other caches for each token on each device.
         groups: of layers, of one of which a block is; None where it is of all.
+        states: how those of fixed size are kept; None where there are none, or they are not looked at.
 
     Raises:
-        InputError: the device's memory is not known, or not even a block is left.
+        InputError: the device's memory is not known, or not even a block is left, or room for states.
     """
     if device.memory_bytes is None:
         raise InputError(f"device {device.name or '(unnamed)'!r} has no memory size: name a device of the catalog")
     if not 0 < utilisation <= 1:
         raise InputError(f"--memory-utilisation {utilisation:g} must be above 0 and at most 1")
     weights = model.weight_bytes(precision, tensor_parallel, stages, attention_ranks) + beside
-    inner = model.inner_of_token / tensor_parallel
-    hidden = tokens * 2.0 * (2 * model.width + (3 if model.gated else 2) * inner)
+    inner = (3 if model.gated else 2) * (model.inner_of_token / tensor_parallel)
+    if model.state is not None:
+        inner = max(inner, model.state.between / tensor_parallel)
+    hidden = tokens * 2.0 * (2 * model.width + inner)
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
     activations = hidden + logits
     left = utilisation * device.memory_bytes - weights - activations - CONTEXT_BYTES
     if static:
         whole = device.memory_bytes - CONTEXT_BYTES
         left, activations = utilisation * whole - weights, (1 - utilisation) * whole
-    if groups is None:
+    slots = 0
+    if states is not None:
+        slots = states.slots(left, f"{model.name} on {device.name}")
+        left -= slots * states.sequence
+        block = states.block
+    elif groups is None:
         block = block_tokens * (model.kv_bytes(kv_type, tensor_parallel, stages) + kv_beside)
     else:
         block = block_tokens * model.kv_block_bytes(kv_type, groups, tensor_parallel)
-    if left < block:
+    if left < block * (1 + (states.taken if states else 0)):
         raise InputError(
             f"{model.name} leaves no memory for a KV cache on {device.name}: {format_bytes(weights)} of weights, "
             f"{format_bytes(activations + CONTEXT_BYTES)} beside them and {utilisation:.0%} of "
             f"{format_bytes(device.memory_bytes)}: use more devices (--tp, --pp) or smaller weights (--weights fp8)"
         )
-    return ReplicaMemory(device.memory_bytes, weights, activations, CONTEXT_BYTES, left, block, int(left // block))
+    return ReplicaMemory(
+        device.memory_bytes, weights, activations, CONTEXT_BYTES, left, block, int(left // block) if block else 0,
+        slots, states.sequence if states and slots else 0.0,
+    )  # fmt: skip

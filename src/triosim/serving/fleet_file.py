@@ -80,6 +80,7 @@ class _Pool(_Machine):
     replicas: Count = 1
     weights: str | None = None
     kv_cache: str = "bf16"
+    state_cache: str = ""
     prefix_caching: bool | None = None
     eviction: str = "lru"
     preemption: str = "recompute"
@@ -247,6 +248,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         replicas=own.replicas,
         weights=own.weights or default_weights(system.model(first)),
         kv_cache=own.kv_cache,
+        state_cache=own.state_cache,
         prefix_caching=own.prefix_caching,
         eviction=own.eviction,
         preemption=own.preemption,

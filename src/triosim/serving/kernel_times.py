@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.hardware.accelerator import Accelerator
@@ -27,7 +28,7 @@ from triosim.kernels.work.attention import attention
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import CODE, Stream
-from triosim.serving import mixed_attention
+from triosim.serving import mixed_attention, state_kernels
 from triosim.serving.expert_ranks import TOGETHER, ExpertRanks
 from triosim.serving.mixed_attention import MixedDevice
 from triosim.serving.model import (
@@ -40,6 +41,7 @@ from triosim.serving.model import (
     ServedModel,
     halves_of,
 )
+from triosim.serving.states import ServedState
 
 if TYPE_CHECKING:
     from triosim.serving.clocked import ThrottledDevice
@@ -56,7 +58,7 @@ class KernelErrors(NamedTuple):
 
     Attributes:
         products: matrix products.
-        attention: of prompts and decodes.
+        attention: of prompts and decodes; scans too, which take its place in layers with states.
         others: what is bound by the bytes that it moves.
         network: all-reduces and sends.
     """
@@ -97,6 +99,11 @@ def _moved(found: Estimates, z: float) -> Seconds:
     return found.seconds * np.exp(z * found.spread / Z90) if z else found.seconds
 
 
+def _launched_once(each: Seconds, launched: float) -> float:
+    """Seconds of one call for all chunks, from those of a call for each and of a call for a single token."""
+    return max(float(each.sum()) - (len(each) - 1) * launched, launched)
+
+
 @dataclass(frozen=True)
 class ServingKernels:
     """The kernels of one device of a replica.
@@ -113,6 +120,7 @@ class ServingKernels:
         expert_ranks: of the devices of ``tensor_parallel``, those with experts of their own; the devices of a rank
             divide each of its experts.
         held: the clock that a power cap or a clock limit leaves; None at the full clock.
+        state_type: element type of states of fixed size, where the model has some.
     """
 
     model: ServedModel
@@ -125,6 +133,7 @@ class ServingKernels:
     experts_apart: bool = False
     expert_ranks: ExpertRanks = TOGETHER
     held: ThrottledDevice | None = None
+    state_type: str = "bfloat16"
 
     @cached_property
     def halves(self) -> str:
@@ -151,9 +160,10 @@ class ServingKernels:
 
     @property
     def reduces(self) -> float:
-        """All-reduces of a layer among the devices that share it, of layers that differ the mean: after attention, and
-        after what follows unless its tokens travel to experts elsewhere."""
-        return 2 - (self.model.expert_layers / self.model.layers if self.experts_apart else 0)
+        """All-reduces of a layer among the devices that share it, of layers that differ the mean: after attention, after
+        what keeps a state, and after what follows unless its tokens travel to experts elsewhere."""
+        parts = sum(kind.count * kind.reduces for kind in self.model.kinds) / self.model.layers
+        return parts - (self.model.expert_layers / self.model.layers if self.experts_apart else 0)
 
     def _heads(self, own: ServedHeads) -> tuple[float, float]:
         """Query and key heads of one device."""
@@ -176,7 +186,7 @@ class ServingKernels:
 
     @cached_property
     def launches(self) -> float:
-        """Kernels of a layer beside its attention, of layers that differ the mean."""
+        """Kernels of a layer beside its attention, or the update of its state; of layers that differ the mean."""
         one = np.ones(1)
         return sum(share * len(self._operators(kind, one)) for share, kind in self._shares)
 
@@ -185,27 +195,58 @@ class ServingKernels:
         model, own = self.model, kind.attention
         norm = self._stream("layer_norm", 2 * n * model.width, 2 * n * model.width, n, model.width)
         found = {"input_norm": norm}
-        found |= self._latent(own, n) if isinstance(own, ServedLatent) else self._grouped(own, n)
+        if own is not None:
+            found |= self._latent(own, n) if isinstance(own, ServedLatent) else self._grouped(own, n)
+        if kind.state is not None:
+            found |= self._stateful(kind.state, n)
         if model.norms > 1:
             found["post_norm"] = (model.norms - 1) * norm
         if kind.experts is None:
-            return found | self._feed_forward(n, kind.inner / self.tensor_parallel)
+            return found | (self._feed_forward(n, kind.inner / self.tensor_parallel) if kind.inner else {})
         return found | self._experts(n, kind.experts)
 
     def _grouped(self, own: ServedHeads, n: NDArray[np.float64]) -> dict[str, Seconds]:
         """What surrounds attention of grouped heads."""
         heads, kv_heads = self._heads(own)
         query, keys = heads * own.head, kv_heads * own.head
-        found = {"qkv": self._product(n, query + 2 * keys, self.model.width)}
+        made = query + 2 * keys + (query if own.gated else 0)
+        found = {"qkv": self._product(n, made, self.model.width)}
         if own.normed:
             found["head_norm"] = self._stream(
                 "layer_norm", n * (query + keys), n * (query + keys), n * (heads + kv_heads), own.head
             )
+        if own.gated:
+            found["attention_gate"] = self._stream("elementwise", 2 * n * query, n * query)
         return found | {
             "rotary": self._stream("elementwise", n * (query + keys), n * (query + keys)),
             "kv_store": self._stream("elementwise", 2 * n * keys, 2 * n * keys),
             "attention_output": self._product(n, self.model.width, query),
         }
+
+    def _stateful(self, own: ServedState, n: NDArray[np.float64]) -> dict[str, Seconds]:
+        """What surrounds the scan or the update of a state.
+
+        The product of steps and rates of the delta rule is one of its own, and their decays a kernel.  Gates and norms
+        of Mamba-2 are of its groups, those of the delta rule of its heads.
+        """
+        heads, groups = own.shares(self.tensor_parallel)
+        values, made = own.values(self.tensor_parallel), own.made(self.tensor_parallel)
+        if own.delta:
+            found = {
+                "in_proj": self._product(n, made - 2 * heads, self.model.width)
+                + self._product(n, 2 * heads, self.model.width),
+                "decays": self._stream("elementwise", 2 * n * heads, 4 * n * heads),  # of which results have 32 bits
+            }
+        else:
+            found = {"in_proj": self._product(n, made, self.model.width)}
+        if own.regrouped or own.scaled:
+            found["in_proj_order" if own.regrouped else "in_proj_scale"] = self._stream("elementwise", n * made, n * made)
+        rows = heads if own.delta else groups
+        gated = (
+            self._stream("register_norm", 2 * n * values, n * values, n * rows, round(values / rows)) if own.normed
+            else self._stream("elementwise", 2 * n * values, n * values)
+        )  # fmt: skip
+        return found | {"gated_norm": gated, "out_proj": self._product(n, self.model.width, values)}
 
     def _latent(self, own: ServedLatent, n: NDArray[np.float64]) -> dict[str, Seconds]:
         """What surrounds latent attention.
@@ -360,21 +401,47 @@ class ServingKernels:
 
     def decode(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
         """Attention of one layer for sequences with so many keys each, the new one included; of layers that differ the
-        mean."""
+        mean.  The update of its state, where it has one, is of the same."""
         count, length = np.asarray(sequences, np.float64), np.asarray(keys, np.float64)
-        return self._mean(lambda own: self._decode(own, count, length))
+        return self._mean(lambda own: self._decode(own, count, length)) + self._states(self._updated, count, length)
 
     def prefill(self, tokens: ArrayLike, cached: ArrayLike) -> Seconds:
-        """Attention of one layer for a chunk of a prompt after what is cached of it; of layers that differ the mean."""
+        """Attention of one layer for a chunk of a prompt after what is cached of it; of layers that differ the mean.  The
+        scan to its state, where it has one, is of the same."""
         n, before = np.asarray(tokens, np.float64), np.asarray(cached, np.float64)
-        return self._mean(lambda own: self._prefill(own, n, before))
+        return self._mean(lambda own: self._prefill(own, n, before)) + self._states(self._scanned, n, before)
 
     def _mean(self, price: Callable[[Attention], Seconds]) -> Seconds:
         """Over all layers of what depends on their attention, which is priced once for each kind of it."""
         shares: dict[Attention, float] = {}
         for share, kind in self._shares:
-            shares[kind.attention] = shares.get(kind.attention, 0.0) + share
+            if kind.attention is not None:
+                shares[kind.attention] = shares.get(kind.attention, 0.0) + share
         return np.asarray(sum(share * price(own) for own, share in shares.items()), np.float64)
+
+    def _states(
+        self, price: Callable[[ServedState, NDArray[np.float64]], Seconds], sizes: NDArray[np.float64],
+        beside: NDArray[np.float64],
+    ) -> Seconds:  # fmt: skip
+        """Over all layers of what depends on their states and on ``sizes`` alone, in the shape of both columns."""
+        shape, own = np.broadcast_shapes(sizes.shape, beside.shape), self.model.state
+        if own is None:
+            return np.zeros(shape)
+        known = distinct(np.ravel(sizes))
+        seconds = price(own, known)[np.searchsorted(known, sizes)]
+        return np.broadcast_to(self.model.state_layers / self.model.layers * seconds, shape)
+
+    def _updated(self, own: ServedState, sequences: NDArray[np.float64]) -> Seconds:
+        """The update of a layer's states by one token of each sequence."""
+        kernels = state_kernels.update(own, sequences, self.tensor_parallel, DTYPE_BYTES[self.state_type])
+        return np.asarray(sum(self._price(work, self.moved.others) for work in kernels), np.float64)
+
+    def _scanned(self, own: ServedState, tokens: NDArray[np.float64]) -> Seconds:
+        """The scan of a layer for a chunk of a prompt."""
+        item = DTYPE_BYTES[self.state_type]
+        kernels = state_kernels.scan(own, tokens, self.tensor_parallel, item, self.halves)
+        moved = [self.moved.others if isinstance(work, Stream) else self.moved.attention for work in kernels]
+        return np.asarray(sum(self._price(work, z) for work, z in zip(kernels, moved, strict=True)), np.float64)
 
     def _decode(self, own: Attention, sequences: NDArray[np.float64], keys: NDArray[np.float64]) -> Seconds:
         if isinstance(own, ServedLatent):  # all heads read the one vector of a token
@@ -411,16 +478,27 @@ class ServingKernels:
     @cached_property
     def _one_calls(self) -> dict[Attention, tuple[MixedDevice, float]]:
         """Of the kinds of attention for which there is one."""
-        own = [kind.attention for kind in self.model.kinds]
+        own = [kind.attention for kind in self.model.kinds if kind.attention]
         return {one: self._one_call_of(one) for one in own if isinstance(one, ServedHeads) and not one.window}
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
         """Seconds of a layer's attention for a step's chunks (tokens, cached) and decodes (their number, mean keys); of
         layers that differ the mean.
 
-        One call where the kernel serves both, else one for all chunks and one for the decodes.
+        One call where the kernel serves both, else one for all chunks and one for the decodes.  Scans and updates of
+        states, which are kernels of their own in any case, come to it.
         """
-        return float(self._mean(lambda own: np.array(self._together(own, chunks, decodes, context))))
+        attention = float(self._mean(lambda own: np.array(self._together(own, chunks, decodes, context))))
+        return attention + self.states(chunks, decodes) if self.model.state else attention
+
+    def states(self, chunks: Sequence[tuple[int, int]], decodes: int) -> float:
+        """Seconds in which a layer scans a step's chunks and updates the states of its decodes, the mean of all layers."""
+        none = np.zeros(1)
+        total = float(self._states(self._updated, np.array([float(decodes)]), none)[0]) if decodes else 0.0
+        if chunks:
+            each = self._states(self._scanned, np.array([float(tokens) for tokens, _ in chunks]), none)
+            total += _launched_once(each, float(self._states(self._scanned, np.ones(1), none)[0]))
+        return total
 
     def _together(self, own: Attention, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
         if self.one_call and chunks and own in self._one_calls:
@@ -432,7 +510,7 @@ class ServingKernels:
             sizes, cached = (np.array(column, np.float64) for column in zip(*chunks, strict=True))
             each = self._prefill(own, sizes, cached)
             launched = float(self._prefill(own, np.ones(1), np.zeros(1))[0])
-            total += max(float(each.sum()) - (len(each) - 1) * launched, launched)
+            total += _launched_once(each, launched)
         return total
 
     def _attention(

@@ -44,6 +44,8 @@ class KVCache:
         blocks: all of them.
         block_tokens: tokens of a block.
         groups: of layers, each of which has blocks of its own; None for one group of all.
+        states: blocks that a request holds beside those of its tokens for as long as it holds any, for states of fixed
+            size (:mod:`triosim.serving.state_cache`).
 
     Attributes:
         free: blocks that nobody holds.
@@ -61,7 +63,9 @@ class KVCache:
     reuses: bool = False
     waits: bool = False
 
-    def __init__(self, blocks: int, block_tokens: int, groups: LayerGroups | None = None) -> None:
+    def __init__(
+        self, blocks: int, block_tokens: int, groups: LayerGroups | None = None, states: int = 0
+    ) -> None:  # fmt: skip
         if blocks < 1 or block_tokens < 1:
             raise InputError(
                 f"a KV cache of {blocks} blocks of {block_tokens} tokens holds nothing: give it more memory, or a "
@@ -70,6 +74,7 @@ class KVCache:
         self.blocks = self.free = blocks
         self.block_tokens = block_tokens
         self.windowed, self.window = (0, 0) if groups is None else (groups.windowed, groups.window)
+        self.states = states
         self.peak = self.hit_tokens = self.looked_up_tokens = self.moved = 0
 
     @property
@@ -79,7 +84,7 @@ class KVCache:
 
     def longest(self, step: int | None) -> int:
         """Tokens of a request that all blocks hold, if steps compute at most so many (None: any number)."""
-        places = self.blocks // (1 + self.windowed)
+        places = max(self.blocks - self.states, 0) // (1 + self.windowed)
         if self.windowed and step is not None:
             kept = -(-(self.window - 1 + step) // self.block_tokens) + 1
             places = max(places, self.blocks - self.windowed * kept)
@@ -97,6 +102,8 @@ class KVCache:
         if more <= 0:
             return True
         taken = more + more * self.windowed
+        if not request.blocks:
+            taken += self.states
         if taken > self.free:
             return False
         self.free -= taken
@@ -147,6 +154,8 @@ class KVCache:
     def release(self, request: Request) -> None:
         """Take back all blocks of a request."""
         self.free += request.blocks + self.windowed * (request.blocks - request.behind)
+        if request.blocks:
+            self.free += self.states
         request.blocks = request.behind = 0
 
     def forget(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
@@ -11,7 +11,11 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, rate
 from triosim.serving.kv_cache import LayerGroups
+from triosim.serving.states import ServedState
 from triosim.sources.modelling import configured
+
+if TYPE_CHECKING:
+    from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,15 @@ def default_weights(device: Accelerator) -> str:
 
 PADDED = 1.5
 """How many times as many layers of one kind as of the other still make groups of the larger number (same file as
-:meth:`ServedModel.layer_groups`)."""
+:func:`layers_of_group`)."""
+
+
+def layers_of_group(near: int, far: int) -> int:
+    """Layers that a group of a cache of two kinds of layers has: as many as there are of the rarer kind, of the other
+    where it has less than half as many more (vLLM, ``vllm/v1/core/kv_cache_utils.py``)."""
+    return max(near, far) if max(near, far) < PADDED * min(near, far) else min(near, far)
+
+
 
 KV_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
 """Types of the KV cache by name."""
@@ -113,6 +125,7 @@ class ServedHeads:
         head: length of one.
         window: positions that a token sees at most, its own among them; 0 for all.
         normed: whether queries and keys are normed head by head.
+        gated: whether the product that makes queries makes gates of the results, too.
     """
 
     heads: int
@@ -120,10 +133,11 @@ class ServedHeads:
     head: int
     window: int = 0
     normed: bool = False
+    gated: bool = False
 
     def parameters(self, width: int) -> int:
         """Of its products, on a residual stream of so many elements."""
-        return width * self.head * (2 * self.heads + 2 * self.kv_heads)
+        return width * self.head * ((2 + self.gated) * self.heads + 2 * self.kv_heads)
 
     def whole_parameters(self, width: int) -> int:
         """Of them those that every device has whole."""
@@ -131,8 +145,8 @@ class ServedHeads:
 
     @property
     def between(self) -> int:
-        """Elements of a token between its products: queries, results, keys and values."""
-        return self.head * (self.heads + 2 * self.kv_heads)
+        """Elements of a token between its products: queries, results, keys, values and gates."""
+        return self.head * ((1 + self.gated) * self.heads + 2 * self.kv_heads)
 
     @property
     def cached(self) -> tuple[int, int]:
@@ -187,15 +201,22 @@ class ServedLayer:
 
     Attributes:
         count: how many of them the model has.
-        attention: theirs.
-        inner: width of the feed-forward part, where there are experts that of a dense layer.
+        attention: theirs; None where they have none.
+        inner: width of the feed-forward part, where there are experts that of a dense layer; 0 where there is none.
         experts: in its place; None where there are none.
+        state: of fixed size, in place of attention or beside it; None where there is none.
     """
 
     count: int
-    attention: ServedHeads | ServedLatent
+    attention: ServedHeads | ServedLatent | None
     inner: int
     experts: ServedExperts | None = None
+    state: ServedState | None = None
+
+    @property
+    def reduces(self) -> int:
+        """Results that devices which share the layer add up: of attention, of the state, of what follows."""
+        return (self.attention is not None) + (self.state is not None) + bool(self.inner or self.experts)
 
 
 @dataclass(frozen=True)
@@ -211,6 +232,7 @@ class ServedModel:
         parameters: all of them, tied ones once.
         kinds: its layers by kind, in order of the first of each.
         norms: of a layer on its residual stream.
+        state_type: element type in which its states are kept, where its configuration says; ``""`` where it does not.
     """
 
     name: str
@@ -222,6 +244,7 @@ class ServedModel:
     parameters: int
     kinds: tuple[ServedLayer, ...]
     norms: int = 2
+    state_type: str = ""
 
     @property
     def layers(self) -> int:
@@ -230,8 +253,28 @@ class ServedModel:
 
     @property
     def heads(self) -> int:
-        """Of queries; all layers have as many."""
-        return self.kinds[0].attention.heads
+        """Of queries; all layers with attention have as many.  Of values of the states, where no layer has any."""
+        own = self._attention or self.state
+        return own.heads if own else 0
+
+    @property
+    def _attention(self) -> ServedHeads | ServedLatent | None:
+        return next((kind.attention for kind in self.kinds if kind.attention), None)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with attention, which have a cache."""
+        return sum(kind.count for kind in self.kinds if kind.attention)
+
+    @property
+    def state(self) -> ServedState | None:
+        """What layers with a state of fixed size keep, all the same; None where no layer has one."""
+        return next((kind.state for kind in self.kinds if kind.state), None)
+
+    @property
+    def state_layers(self) -> int:
+        """Layers with a state of fixed size."""
+        return sum(kind.count for kind in self.kinds if kind.state)
 
     @property
     def experts(self) -> ServedExperts | None:
@@ -240,8 +283,9 @@ class ServedModel:
 
     @property
     def cached(self) -> tuple[int, int]:
-        """Heads of a layer's cache, and elements of a token in each; all layers have as many."""
-        return self.kinds[0].attention.cached
+        """Heads of a layer's cache, and elements of a token in each; all layers with attention have as many."""
+        own = self._attention
+        return own.cached if own else (0, 0)
 
     def alike(self, what: str) -> tuple[ServedLayer, ServedHeads]:
         """The only kind of layer, and its attention.
@@ -253,10 +297,12 @@ class ServedModel:
             InputError: there are more, or attention is latent.
         """
         kind = self.kinds[0]
-        if len(self.kinds) > 1 or isinstance(kind.attention, ServedLatent):
-            form = "layers that differ" if len(self.kinds) > 1 else "latent attention"
+        own = kind.attention
+        if len(self.kinds) > 1 or self.state or not isinstance(own, ServedHeads):
+            form = "states of fixed size" if self.state else "latent attention"
+            form = "layers that differ" if len(self.kinds) > 1 else form
             raise InputError(f"model {quoted(self.name)} has {form}, which {what} does not know: leave it out")
-        return kind, kind.attention
+        return kind, own
 
     def of_one_layer(self) -> ServedModel:
         """The same with one layer, without experts, as what drafts beside it (EAGLE)."""
@@ -265,7 +311,8 @@ class ServedModel:
     @property
     def linear_parameters(self) -> int:
         """Of all layers' products."""
-        attention = sum(kind.count * kind.attention.parameters(self.width) for kind in self.kinds)
+        parts = [(kind.count, part) for kind in self.kinds for part in (kind.attention, kind.state) if part]
+        attention = sum(count * part.parameters(self.width) for count, part in parts)
         return attention + self._ups * self.width * sum(
             kind.count * (kind.experts.shared if kind.experts else kind.inner) for kind in self.kinds
         ) + self.expert_parameters  # fmt: skip
@@ -308,43 +355,52 @@ class ServedModel:
         beside = self.dense(precision).weight_bytes
         experts = self.expert_parameters
         products = experts * precision.weight_bytes / attention_ranks + (self.linear_parameters - experts) * beside
-        whole = sum(kind.count * kind.attention.whole_parameters(self.width) for kind in self.kinds) * beside
+        attention = [(kind.count, kind.attention) for kind in self.kinds if kind.attention]
+        whole = sum(count * own.whole_parameters(self.width) for count, own in attention) * beside
         return (products / stages + 2.0 * ends) / tensor_parallel + whole * (1 - 1 / tensor_parallel) / stages
 
     def kv_bytes(self, kv_type: str, tensor_parallel: int = 1, stages: int = 1) -> float:
         """Of one token on one device; heads of the cache fewer than devices are repeated.
 
-        All layers keep it, also those whose window it has left (:meth:`layer_groups` are of engines that do better).
+        All layers with attention keep it, also those whose window it has left (:meth:`layer_groups` are of engines that do better).
         """
-        return self.layers / stages * self._kv_layer(kv_type, tensor_parallel)
+        return self.attention_layers / stages * self.kv_layer_bytes(kv_type, tensor_parallel)
 
-    def _kv_layer(self, kv_type: str, tensor_parallel: int) -> float:
+    def kv_layer_bytes(self, kv_type: str, tensor_parallel: int) -> float:
         """Bytes of one token in one layer."""
         heads, elements = self.cached
         return max(heads / tensor_parallel, 1.0) * elements * DTYPE_BYTES[kv_type]
 
     def kv_block_bytes(self, kv_type: str, groups: LayerGroups, tensor_parallel: int = 1) -> float:
         """Of one token in the layers of a group, on one device."""
-        return groups.layers * self._kv_layer(kv_type, tensor_parallel)
+        return groups.layers * self.kv_layer_bytes(kv_type, tensor_parallel)
 
     def kv_kept_bytes(self, tokens: int, kv_type: str, tensor_parallel: int = 1, stages: int = 1) -> float:
         """Of a request with so many tokens on one device, where layers with a window keep no more than that."""
-        places = sum(kind.count * min(tokens, kind.attention.window or tokens) for kind in self.kinds)
-        return places / stages * self._kv_layer(kv_type, tensor_parallel)
+        attention = [(kind.count, kind.attention) for kind in self.kinds if kind.attention]
+        places = sum(count * min(tokens, own.window or tokens) for count, own in attention)
+        return places / stages * self.kv_layer_bytes(kv_type, tensor_parallel)
+
+    def state_bytes(self, state_type: str, tensor_parallel: int = 1) -> float:
+        """Of a sequence in all layers on one device."""
+        return self.state_layers * self.state.bytes(state_type, tensor_parallel) if self.state else 0.0
+
+    @property
+    def windows(self) -> set[int]:
+        """Positions that layers with a window see."""
+        return {kind.attention.window for kind in self.kinds if kind.attention and kind.attention.window}
 
     def layer_groups(self) -> LayerGroups | None:
         """How a cache of groups of layers divides them; None where all layers are of one group.
 
-        As many layers are a group as there are of the rarer kind, of the other where it has less than half as many
-        more (vLLM, ``vllm/v1/core/kv_cache_utils.py``).  None also where windows differ, or more layers see all
-        positions than a window.
+        None also where windows differ, or more layers see all positions than a window.
         """
-        windows = {kind.attention.window for kind in self.kinds if kind.attention.window}
-        near = sum(kind.count for kind in self.kinds if kind.attention.window)
+        windows = self.windows
+        near = sum(kind.count for kind in self.kinds if kind.attention and kind.attention.window)
         far = self.layers - near
         if len(windows) != 1 or not far:
             return None
-        size = max(near, far) if max(near, far) < PADDED * min(near, far) else min(near, far)
+        size = layers_of_group(near, far)
         return LayerGroups(size, -(-near // size), windows.pop()) if far <= size else None
 
 
@@ -373,6 +429,7 @@ def _of_decoder(name: str, family: Any) -> ServedModel:
         InputError: they are of a form that is not served.
     """
     from triosim.sources.models._decoder import Decoder
+    from triosim.sources.models._experts import Experts
     from triosim.sources.models._parts import FeedForward
 
     if not isinstance(family, Decoder):
@@ -382,49 +439,75 @@ def _of_decoder(name: str, family: Any) -> ServedModel:
         layer = _layer(name, family, number)
         counted[layer] = counted.get(layer, 0) + 1
     kinds = tuple(replace(layer, count=count) for layer, count in counted.items())
-    if len({(kind.attention.heads, kind.attention.cached) for kind in kinds}) > 1:
+    if len({(kind.attention.heads, kind.attention.cached) for kind in kinds if kind.attention}) > 1:
         raise _not_served(name, family, "has layers with different heads")
+    if len({kind.state for kind in kinds if kind.state}) > 1:
+        raise _not_served(name, family, "has layers with different states of fixed size")
     parts = [family.feed_forward(number) for number in range(family.depth)]
-    gated = all(not isinstance(part, FeedForward) or part.packed or len(part.names) == 3 for part in parts)
+    gated = not any(
+        part.gated is False if isinstance(part, Experts)
+        else isinstance(part, FeedForward) and not part.packed and len(part.names) != 3 for part in parts
+    )  # fmt: skip
     return ServedModel(
         name, family.width, int(family.vocab_size), gated=gated, tied=family.tie_word_embeddings,
         longest=family.longest, parameters=int(family.weights().count()), kinds=kinds, norms=len(family.layout.norms),
+        state_type=getattr(family, "state_type", ""),
     )  # fmt: skip
 
 
 def _layer(name: str, family: Any, number: int) -> ServedLayer:
     """One layer of a decoder."""
     from triosim.sources.models._experts import Experts
-    from triosim.sources.models._latent import LatentAttention
-    from triosim.sources.models._parts import FeedForward, SelfAttention
+    from triosim.sources.models._parts import FeedForward
     from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
     from triosim.sources.models.falcon_h1 import SideBySide
+    from triosim.sources.models.granitemoehybrid import GraniteFeedForward
 
     own, part = family.attention(number), family.feed_forward(number)
-    if isinstance(own, (Mamba2Mixer, GatedDeltaNet, SideBySide)):
-        kept = "beside" if isinstance(own, SideBySide) else "in place of"
-        raise _not_served(name, family, f"keeps a state of fixed size {kept} keys and values")
-    if own is None:
-        raise _not_served(name, family, "has blocks without attention")
-    attention: ServedHeads | ServedLatent
+    state = None
+    if isinstance(own, SideBySide):
+        state, own = _state(own.mamba), own.attention
+    elif isinstance(own, (Mamba2Mixer, GatedDeltaNet)):
+        state, own = _state(own), None
+    attention = None if own is None else _attention(name, family, own)
+    shared = 0
+    if isinstance(part, GraniteFeedForward):
+        part, shared = part.experts or part.shared, part.shared.inner if part.experts else 0
+    if isinstance(part, Experts):
+        shared = shared or (part.shared.inner if part.shared else 0)
+        dense = int(getattr(family, "intermediate_size", part.inner))
+        experts = ServedExperts(part.router.experts, part.router.chosen, part.inner, shared)
+        return ServedLayer(1, attention, dense, experts, state)
+    if part is not None and not isinstance(part, FeedForward):
+        raise _not_served(name, family, "has feed-forward parts of their own form")
+    return ServedLayer(1, attention, part.inner if part else 0, None, state)
+
+
+def _attention(name: str, family: Any, own: Any) -> ServedHeads | ServedLatent:
+    """That of a layer."""
+    from triosim.sources.models._gated_attention import GatedAttention
+    from triosim.sources.models._latent import LatentAttention
+    from triosim.sources.models._parts import SelfAttention
+
     if isinstance(own, LatentAttention):
-        attention = ServedLatent(own.heads, own.rank, own.query_rank, own.size, own.rotated, own.value)
-    elif isinstance(own, SelfAttention) and not own.unfused:
+        return ServedLatent(own.heads, own.rank, own.query_rank, own.size, own.rotated, own.value)
+    if isinstance(own, SelfAttention) and not own.unfused:
         window = own.window or getattr(own, "chunk", 0)
         normed = own.norm is not None or getattr(own, "normed", False)
         window = window if 0 < window < family.longest else 0
-        attention = ServedHeads(own.heads, own.groups, own.size, window, normed)
-    else:
-        unfused = isinstance(own, SelfAttention)
-        raise _not_served(name, family, f"has attention {'with biases by distance' if unfused else 'of its own form'}")
-    if isinstance(part, Experts):
-        shared = part.shared.inner if part.shared else 0
-        dense = int(getattr(family, "intermediate_size", part.inner))
-        experts = ServedExperts(part.router.experts, part.router.chosen, part.inner, shared)
-        return ServedLayer(1, attention, dense, experts)
-    if not isinstance(part, FeedForward):
-        raise _not_served(name, family, "has feed-forward parts of their own form")
-    return ServedLayer(1, attention, part.inner)
+        return ServedHeads(own.heads, own.groups, own.size, window, normed, isinstance(own, GatedAttention))
+    unfused = isinstance(own, SelfAttention)
+    raise _not_served(name, family, f"has attention {'with biases by distance' if unfused else 'of its own form'}")
+
+
+def _state(own: Mamba2Mixer | GatedDeltaNet) -> ServedState:
+    """Of a layer of Mamba-2 or of gated linear attention."""
+    from triosim.sources.models._scan import DELTA_CHUNK, Mamba2Mixer
+
+    sizes = own.heads, own.size, own.groups, own.state, own.kernel
+    if isinstance(own, Mamba2Mixer):
+        return ServedState(*sizes, own.chunk, normed=own.normed, scaled=own.scaled)
+    return ServedState(*sizes, DELTA_CHUNK, delta=True, regrouped=not own.apart)
 
 
 def _not_served(name: str, family: Any, why: str) -> InputError:

@@ -80,6 +80,7 @@ class _Replica:
     blocks: int
     windowed: int
     window: int
+    states: int
     reuses: bool
     radix: bool
     by_use: bool
@@ -233,6 +234,7 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
         blocks=cache.blocks,
         windowed=cache.windowed,
         window=cache.window,
+        states=cache.states,
         reuses=cache.reuses,
         radix=isinstance(cache, PrefixCache) and cache.radix,
         by_use=isinstance(cache, PrefixCache) and cache.by_use,

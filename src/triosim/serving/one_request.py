@@ -22,6 +22,7 @@ from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
 from triosim.serving.pool import Pool, checked, refuse_idle, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
+from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import StepShape
 
 SCHEMA = "triosim/request/1"
@@ -39,6 +40,7 @@ class OneRequest:
         breakdown_s: of the prompt's step and the mean decode: seconds of each part by name.  What the host needs beyond
             the device is ``host``.
         kv_bytes: of all requests at their end, on one device.
+        state_bytes: likewise, of their states of fixed size.
         memory: how the device's memory is divided.
         pim: attention of the middle decode step in memory that computes; None where the device has none.
         energy: of all devices; None where nobody knows what they draw, or memory of theirs computes.
@@ -58,12 +60,13 @@ class OneRequest:
     memory: ReplicaMemory
     pim: PimReport | None = None
     energy: RequestEnergy | None = None
+    state_bytes: float = 0.0
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether the cache holds all requests to their end."""
-        return self.kv_bytes <= self.memory.cache
+        return self.kv_bytes + self.state_bytes <= self.memory.cache
 
     @property
     def joules(self) -> float:
@@ -80,7 +83,10 @@ class OneRequest:
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s,
             "interval": {name: list(ends) for name, ends in self.intervals.items()}, "breakdown_s": self.breakdown_s,
-            "memory": {"kv_bytes": self.kv_bytes, "fits": self.fits, **self.memory.table()},
+            "memory": {
+                "kv_bytes": self.kv_bytes, **({"state_bytes": self.state_bytes} if self.state_bytes else {}),
+                "fits": self.fits, **self.memory.table(),
+            },
             "energy": None if self.energy is None else self.energy.table(),
             **({"pim": {**asdict(self.pim), "runs": self.pim.runs, "binds": self.pim.binds}} if self.pim else {}),
         }  # fmt: skip
@@ -139,6 +145,7 @@ def one_request(
         utilisation=UTILISATION if own.utilisation is None else own.utilisation,
     )  # fmt: skip
     held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
+    states = batch * model.state_bytes(state_type(own, model) or "bfloat16", own.tensor_parallel)
     pim = energy = None
     if not isinstance(times.kernels, PimKernels):
         priced = list(zip(steps, (ttft, *decodes), strict=True))
@@ -147,7 +154,7 @@ def one_request(
         pim = times.kernels.report(batch, middle.context / batch)
     return OneRequest(
         own, prompt, output, batch, context, ttft, figures.get("tpot_s"), figures["e2e_s"], breakdown, held, kept, pim,
-        energy, intervals(figures, moved),
+        energy, states, intervals(figures, moved),
     )  # fmt: skip
 
 
@@ -206,10 +213,13 @@ def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
     layers = kernels.model.layers
     found = {name: layers * float(seconds[0]) for name, seconds in kernels.operators(tokens).items()}
     found["attention"] = layers * kernels.together(step.chunks, step.decodes, step.context / max(step.decodes, 1))
+    if kernels.model.state:
+        found["state"] = layers * kernels.states(step.chunks, step.decodes)
+        found["attention"] -= found["state"]
     found["all_reduce"] = found["send"] = 0.0
     if times.communication is not None:
         size = 2.0 * tokens * kernels.model.width
-        found["all_reduce"] = 2 * layers * float(times.communication.all_reduce(size)[0])
+        found["all_reduce"] = kernels.reduces * layers * float(times.communication.all_reduce(size)[0])
         found["send"] = (times.stages - 1) * times.communication.send(2.0 * step.tokens * kernels.model.width)
     found["embedding"] = float(kernels.embedding(tokens)[0])
     found["sampling"] = float(kernels.sampling([step.sampled])[0])

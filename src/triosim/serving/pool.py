@@ -29,6 +29,7 @@ from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import ATTENTION, OFF, PimKernels
 from triosim.serving.policy import ENGINES, IMAGE_ENGINES, Policy
 from triosim.serving.replica import Replica
+from triosim.serving.state_cache import StateCache, check_states, state_cache, state_type
 from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
@@ -70,6 +71,8 @@ class Pool:
         replicas: copies of the model.
         weights: one of :data:`triosim.serving.model.PRECISIONS`.
         kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
+        state_cache: type of states of fixed size, one of :data:`triosim.serving.states.STATE_TYPES`; ``""``: that of the
+            model's configuration, or of the engine.
         prefix_caching: whether what a prompt begins with may be found in the cache; as the engine does if None.
         eviction: of what was found in the cache, one of :data:`triosim.serving.kv_cache.EVICTIONS`.
         longest: tokens of a request at most; the model's positions if None.
@@ -112,6 +115,7 @@ class Pool:
     replicas: int = 1
     weights: str = "bf16"
     kv_cache: str = "bf16"
+    state_cache: str = ""
     prefix_caching: bool | None = None
     eviction: str = "lru"
     preemption: str = "recompute"
@@ -235,6 +239,7 @@ def checked(own: Pool) -> ServedModel:
         raise InputError(
             f"--tp {own.tensor_parallel} does not divide the {model.heads} heads of {own.model}: choose another"
         )
+    check_states(own, model)
     _check_ranks(own, model)
     _check_room(own)
     _check_measured(own)
@@ -407,16 +412,20 @@ def replicas_of(
         replica_first = own.first + place // own.attention_ranks * own.size
         device = device_of(own, replica_first)
         policy = engine_on(device, own.engine, own.engine_options)
+        states = state_cache(own, model, kv_type_of(own.kv_cache), policy)
         if device.name not in kinds:
-            key = _priced_by(own, device, moved, policy.host())
+            key = _priced_by(own, model, device, moved, policy.host())
             known = priced.get(key) if priced is not None else None
             times = known if isinstance(known, ModelTimes) else step_times(own, model, first, moved, policy.host())
             if priced is not None:
                 priced[key] = times
             plan, drafter = _drafter(own, model, device, moved, times)
-            kinds[device.name] = times, plan, drafter, _memory(own, model, device, policy, drafter)
+            kinds[device.name] = times, plan, drafter, _memory(own, model, device, policy, drafter, states)
         times, plan, drafter, kept = kinds[device.name]
-        cache = _cache(own, model, first, policy, (own.blocks if kept is None else kept.blocks) or 0, moved)
+        if states is not None:
+            states.settle(policy, kept.slots if kept else 0)
+        blocks = (own.blocks if kept is None else kept.blocks) or 0
+        cache = _cache(own, model, first, policy, blocks, moved, states)
         longest = own.longest or model.longest
         if own.attention_ranks > 1:
             from triosim.serving.lockstep import AttentionRank, LockStep
@@ -439,7 +448,10 @@ def replicas_of(
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
 
 
-def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: int, moved: KernelErrors) -> KVCache:
+def _cache(
+    own: Pool, model: ServedModel, first: int, policy: Policy, blocks: int, moved: KernelErrors,
+    states: StateCache | None,
+) -> KVCache:  # fmt: skip
     """Of a replica from a device on.
 
     Raises:
@@ -463,12 +475,12 @@ def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: in
             raise InputError("tiers keep what prefix caching finds, which is off: turn it on, or leave tiers out")
         return TieredCache(blocks, policy.block_tokens, policy.radix, own.eviction)
     groups = groups_of(own, model, policy)
+    if states is not None:  # which prefixes are not found of
+        _refuse_eviction(own)
+        return KVCache(blocks, policy.block_tokens, states=states.taken)
     if not swaps and (policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching):
         return PrefixCache(blocks, policy.block_tokens, policy.radix, own.eviction, groups)
-    if own.eviction != "lru":
-        raise InputError(
-            f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
-        )
+    _refuse_eviction(own)
     if not swaps:
         return KVCache(blocks, policy.block_tokens, groups)
     from triosim.serving.communication import link_factor  # which loads collectives
@@ -476,6 +488,18 @@ def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: in
     block = own.block_bytes(model, policy.block_tokens)
     copies = HostCopies.of(own.system, first, link_factor(own.system, moved.network))
     return SwappingCache(blocks, policy.block_tokens, int(own.swap_bytes // block), block, copies)
+
+
+def _refuse_eviction(own: Pool) -> None:
+    """Where no prefix is found, nothing is given up.
+
+    Raises:
+        InputError: somebody says how.
+    """
+    if own.eviction != "lru":
+        raise InputError(
+            f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
+        )
 
 
 def groups_of(own: Pool, model: ServedModel, policy: Policy) -> LayerGroups | None:
@@ -529,8 +553,9 @@ def _with_drafts(times: ModelTimes, drafter: Drafter | None) -> StepTimes:
 
 
 def _memory(
-    own: Pool, model: ServedModel, device: Accelerator, policy: Policy, drafter: Drafter | None
-) -> ReplicaMemory | None:
+    own: Pool, model: ServedModel, device: Accelerator, policy: Policy, drafter: Drafter | None,
+    states: StateCache | None,
+) -> ReplicaMemory | None:  # fmt: skip
     """None where the blocks are given.
 
     Raises:
@@ -547,7 +572,7 @@ def _memory(
             tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
             tensor_parallel=own.tensor_parallel, stages=own.stages, attention_ranks=own.attention_ranks,
             utilisation=share, static=policy.static, beside=beside,
-            kv_beside=drafter.kv_token if drafter else 0.0, groups=groups_of(own, model, policy),
+            kv_beside=drafter.kv_token if drafter else 0.0, groups=groups_of(own, model, policy), states=states,
         )  # fmt: skip
 
     if own.blocks is None:
@@ -595,12 +620,14 @@ def share_of(own: Pool, device: Accelerator, policy: Policy) -> float:
     return static_share(device.memory_bytes or inf, own.size) if policy.static else UTILISATION
 
 
-def _priced_by(own: Pool, device: Accelerator, moved: KernelErrors, host: StepHost) -> tuple[object, ...]:
+def _priced_by(
+    own: Pool, model: ServedModel, device: Accelerator, moved: KernelErrors, host: StepHost
+) -> tuple[object, ...]:
     """What step times of a pool depend on: fleets that differ in other things share them."""
     apart = own.attention_ranks > 1
     replica = (
         own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim, apart,
-        own.experts, own.power_cap_w, own.clock_hz,
+        own.experts, own.power_cap_w, own.clock_hz, state_type(own, model),
     )  # fmt: skip
     return (id(own.system), own.first, device.name, moved, host, *replica)
 
@@ -641,9 +668,11 @@ def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: KernelError
             "known for chips that exist; triosim infer without --prompt maps a step on it (--operator-times loop-nest)"
         )
     of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
-    apart = own.attention_ranks > 1
+    apart, kept_in = own.attention_ranks > 1, state_type(own, model) or "bfloat16"
     if device.pim is None or own.pim == OFF:
-        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart, expert_ranks=own.experts)
+        kernels = ServingKernels(
+            *of_device, moved=moved, experts_apart=apart, expert_ranks=own.experts, state_type=kept_in
+        )
     elif apart:
         raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
     else:

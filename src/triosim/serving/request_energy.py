@@ -150,25 +150,35 @@ def work_of(kernels: ServingKernels, load: StepLoad) -> tuple[float, float]:
     model, precision = kernels.model, kernels.precision
     head = float(model.width * model.vocabulary)
     flop, weights = 2 * head * load.sampled, 2 * head * (load.steps if load.sampled else 0)
-    rows = read = 0.0
+    rows = read = states = 0.0
     ups = 3 if model.gated else 2
     beside = model.dense(precision).weight_bytes
     for kind in model.kinds:
         own = kind.experts
         every = ups * model.width * own.inner if own else 0  # parameters of an expert
-        dense = kind.attention.parameters(model.width) + ups * model.width * (own.shared if own else kind.inner)
+        parts = [part for part in (kind.attention, kind.state) if part]
+        dense = sum(part.parameters(model.width) for part in parts)
+        dense += ups * model.width * (own.shared if own else kind.inner)
         chosen, touched = (own.chosen, _touched(own, load)) if own else (0, 0.0)
-        spent, attended = _attended(kind.attention, load)
+        spent, attended = _attended(kind.attention, load) if kind.attention else (0.0, 0.0)
+        if kind.state:
+            spent += kind.state.update_flop * load.tokens
+            states += kind.count * 2 * kind.state.bytes(kernels.state_type) * _updates(load)
         flop += kind.count * (2 * (dense + chosen * every) * load.tokens + spent)
         weights += kind.count * (load.steps * dense * beside + touched * every * precision.weight_bytes)
         inner = chosen * own.inner + own.shared if own else kind.inner
-        between = 8 * model.width + 3 * kind.attention.between + (2 * ups) * inner
+        between = 8 * model.width + 3 * sum(part.between for part in parts) + (2 * ups) * inner
         rows += kind.count * between * load.tokens
         read += kind.count * attended
     heads, elements = model.cached
-    cache = DTYPE_BYTES[kernels.kv_type] * heads * elements * (read + model.layers * load.tokens)
+    cache = DTYPE_BYTES[kernels.kv_type] * heads * elements * (read + model.attention_layers * load.tokens)
     activations = DTYPE_BYTES["bfloat16"] * (rows + 3 * model.vocabulary * load.sampled)
-    return flop, weights + cache + activations
+    return flop, weights + cache + states + activations
+
+
+def _updates(load: StepLoad) -> float:
+    """How often the state of a sequence is read and written: by each token that is decoded, and each part of a prompt."""
+    return load.decoded + load.share * len(load.chunks)
 
 
 def _touched(own: ServedExperts, load: StepLoad) -> float:

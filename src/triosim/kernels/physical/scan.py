@@ -146,8 +146,8 @@ def _mamba(w: ScanCalls) -> Kernels:
     yield _kernel(of_states, values + keys + steps + WIDE * states, by_state, w.chunk, every)
     yield _kernel(zero, (WIDE + np.where(back, WIDE, w.item)) * states, zero, zero, every)  # states passed on
     yield _kernel(of_chunks, 2 * keys + pairs, square, w.state, every)
-    # forward alone: results, which are gated in the same kernel or by that which norms them
-    results = np.where(w.normed, 2, 4) * values + keys + pairs + steps + w.item * states
+    # forward alone: results, which are gated in the same kernel, by that which norms them, or later
+    results = np.where(w.normed | ~w.gated, 2, 4) * values + keys + pairs + steps + w.item * states
     yield _kernel(of_states + of_pairs, results, by_rows, w.state + w.chunk, forward)
     yield _kernel(zero, 3 * values, zero, zero, forward & w.normed)
     # gradients: of the gate and the norm; of states, which are passed back; of x; of B and C, from states and pairs; of

@@ -32,6 +32,7 @@ class ScanCalls:
         delta: whether the state is corrected before it is added to, not gated afterwards.
         backward: whether it is the gradient.
         normed: whether the result is normed as it is gated.
+        gated: whether the call gates the result (that of the delta rule never is); else who called it does.
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         item: bytes of an element of it.
     """
@@ -47,6 +48,7 @@ class ScanCalls:
     delta: NDArray[np.bool_]
     backward: NDArray[np.bool_]
     normed: NDArray[np.bool_]
+    gated: NDArray[np.bool_]
     dtype: NDArray[np.int8]
     item: NDArray[np.float64]
 
@@ -101,12 +103,12 @@ def _flop(one: ScanWork) -> float:
 def scans(
     sequences: NDArray | float, length: NDArray | float, heads: NDArray | float, groups: NDArray | float,
     state: NDArray | float, head: NDArray | float, chunk: NDArray | float, window: NDArray | float = 0.0,
-    dtype: str = "bfloat16", *, delta: bool = False, backward: bool = False, normed: bool = False,
+    dtype: str = "bfloat16", *, delta: bool = False, backward: bool = False, normed: bool = False, gated: bool = True,
 ) -> ScanCalls:  # fmt: skip
     """Scans of one element type; numbers and arrays are broadcast against each other.
 
     Args:
-        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed: as in :class:`ScanCalls`.
+        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, gated: as in :class:`ScanCalls`.
         dtype: type that is multiplied.
 
     Raises:
@@ -115,7 +117,7 @@ def scans(
     sizes = np.broadcast_arrays(sequences, length, heads, groups, state, head, chunk, window)
     columns = [np.array(x, np.float64, ndmin=1) for x in sizes]
     rows = len(columns[0])
-    flags = [np.full(rows, flag) for flag in (delta, backward, normed)]
+    flags = [np.full(rows, flag) for flag in (delta, backward, normed, gated)]
     code, item = np.full(rows, DTYPE_CODE[dtype], np.int8), np.full(rows, float(DTYPE_BYTES[dtype]))
     row: list[Any] = [*columns, *flags, code, item]
     return ScanCalls(*row)
@@ -131,5 +133,6 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ScanCa
     """
     found = np.array(calls_of(trace).work(rows, ScanWork), np.float64).reshape(len(rows), len(_SIZES)).T
     flags = (column > 0 for column in found[-3:])
-    row: list[Any] = [*found[:-3], *flags, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
+    gated = np.ones(len(rows), bool)
+    row: list[Any] = [*found[:-3], *flags, gated, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
     return ScanCalls(*row)

@@ -45,6 +45,8 @@ class SgLang(Policy):
     finds_prefixes: ClassVar[bool] = True
     radix: ClassVar[bool] = True
     static: ClassVar[bool] = True
+    keeps_states: ClassVar[str] = "share"
+    state_type: ClassVar[str] = "float32"
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy; the share is that of the beginning."""

@@ -40,6 +40,7 @@ class TrtLlm(Policy):
 
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
+    keeps_states: ClassVar[str] = "slots"
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy.

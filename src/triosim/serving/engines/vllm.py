@@ -52,6 +52,7 @@ class Vllm(Policy):
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
+    keeps_states: ClassVar[str] = "blocks"
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy."""

@@ -10,7 +10,7 @@ from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._family import Share
 from triosim.sources.models._gated_attention import GatedAttention
 from triosim.sources.models._parts import FeedForward, Norm, Rotary
-from triosim.sources.models._scan import GatedDeltaNet
+from triosim.sources.models._scan import GatedDeltaNet, state_type_problem
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,21 @@ class GatedDeltaLike(LlamaLike):
     linear_value_head_dim: int = 128
     linear_num_key_heads: int = 16
     linear_num_value_heads: int = 32
+    mamba_ssm_dtype: str = ""
+    """Type in which servers keep the states, where it is said."""
 
     rotary_kind: ClassVar[str] = "RotaryEmbedding"
     apart: ClassVar[bool] = False
 
     def problem(self) -> str:
-        return super().problem() or self._linear.problem()
+        return (
+            super().problem() or self._linear.problem() or state_type_problem("mamba_ssm_dtype", self.mamba_ssm_dtype)
+        )
+
+    @property
+    def state_type(self) -> str:
+        """Of the states of a server; ``""``: as it does."""
+        return self.mamba_ssm_dtype
 
     @property
     def rotaries(self) -> tuple[Rotary, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.dataclass import dataclass
+from triosim.core.errors import quoted
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Rotation
 from triosim.sources.models._tape import Tensor
@@ -17,6 +18,15 @@ from triosim.sources.models._weights import Weights
 
 DELTA_CHUNK = 64
 """Tokens of a chunk of the delta rule (``fla/ops/gated_delta_rule/chunk.py``)."""
+
+
+STATE_DTYPES = ("float32", "bfloat16", "float16")
+"""Types in which configurations ask servers to keep states."""
+
+
+def state_type_problem(key: str, value: str) -> str:
+    """What is wrong with what a configuration says of the type of states, or ``""``."""
+    return f"{key} is one of {', '.join(STATE_DTYPES)}, not {quoted(value)}" if value not in ("", *STATE_DTYPES) else ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, SelfAttention
-from triosim.sources.models._scan import Mamba2Mixer
+from triosim.sources.models._scan import Mamba2Mixer, state_type_problem
 
 BLOCKS = {
     "M": ("mamba", "linear_attention"), "*": ("attention", "full_attention"), "-": ("mlp",), "E": ("moe",),
@@ -47,6 +47,8 @@ class NemotronH(LlamaLike):
     n_group: int = 1
     topk_group: int = 1
     norm_topk_prob: bool = True
+    mamba_ssm_cache_dtype: str = ""
+    """Type in which servers keep the states, where it is said."""
 
     layout: ClassVar = Layout(
         "NemotronH", embedding="embeddings", last_norm="norm_f", attention="mixer", feed_forward="mixer",
@@ -82,7 +84,15 @@ class NemotronH(LlamaLike):
             return f"hybrid_override_pattern has a block {quoted(wrong[0])}, which is none of {' '.join(BLOCKS)}"
         if len(pattern) != self.num_hidden_layers:
             return f"hybrid_override_pattern has {len(pattern)} blocks, not num_hidden_layers {self.num_hidden_layers}"
-        return super().problem() or self._mixer.problem() or self._router.problem()
+        return (
+            super().problem() or self._mixer.problem() or self._router.problem()
+            or state_type_problem("mamba_ssm_cache_dtype", self.mamba_ssm_cache_dtype)
+        )  # fmt: skip
+
+    @property
+    def state_type(self) -> str:
+        """Of the states of a server; ``""``: as it does."""
+        return self.mamba_ssm_cache_dtype
 
     @property
     def norm(self) -> Norm:
