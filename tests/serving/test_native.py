@@ -104,6 +104,7 @@ class Case:
     router: str
     steady: bool
     groups: LayerGroups | None
+    states: int
 
     def fleet(self) -> list[Replica]:
         """As :func:`triosim.serving.pool.replicas_of` makes it."""
@@ -113,7 +114,7 @@ class Case:
             if not self.steady:
                 policy.steady = False  # type: ignore[misc]
             kind = self.caching
-            kv = KVCache(self.blocks, self.tokens, self.groups) if kind == "none" else None
+            kv = KVCache(self.blocks, self.tokens, self.groups, self.states) if kind == "none" else None
             kv = kv or PrefixCache(self.blocks, self.tokens, kind.startswith("radix"), kind[-3:], self.groups)
             made.append(Replica(number, policy, kv, self.times, 200))
         return made
@@ -132,6 +133,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(
         engine, options | {"max_running": running}, -(-room // tokens), tokens, caching, times,
         draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from(ROUTERS.names())), draw(st.booleans()), groups,
+        0 if groups else draw(st.sampled_from([0, 1, 7])),
     )  # fmt: skip
 
 

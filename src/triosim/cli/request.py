@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from triosim.serving.pim import PimReport
 
 TAKEN = frozenset({
-    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "pim", "batch_size", "tp", "pp", "ep", "host",
-    "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link", "latency",
-    "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
+    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "pim", "batch_size", "tp", "pp",
+    "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link",
+    "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
 })  # fmt: skip
 """Fields of the options that a request reads; the others say something of a step."""
 

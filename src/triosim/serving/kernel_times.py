@@ -160,8 +160,8 @@ class ServingKernels:
 
     @property
     def reduces(self) -> float:
-        """All-reduces of a layer among the devices that share it, of layers that differ the mean: after attention, after
-        what keeps a state, and after what follows unless its tokens travel to experts elsewhere."""
+        """All-reduces of a layer among the devices that share it, of layers that differ the mean: after attention,
+        after what keeps a state, and after what follows unless its tokens travel to experts elsewhere."""
         parts = sum(kind.count * kind.reduces for kind in self.model.kinds) / self.model.layers
         return parts - (self.model.expert_layers / self.model.layers if self.experts_apart else 0)
 
@@ -240,7 +240,9 @@ class ServingKernels:
         else:
             found = {"in_proj": self._product(n, made, self.model.width)}
         if own.regrouped or own.scaled:
-            found["in_proj_order" if own.regrouped else "in_proj_scale"] = self._stream("elementwise", n * made, n * made)
+            found["in_proj_order" if own.regrouped else "in_proj_scale"] = self._stream(
+                "elementwise", n * made, n * made
+            )
         rows = heads if own.delta else groups
         gated = (
             self._stream("register_norm", 2 * n * values, n * values, n * rows, round(values / rows)) if own.normed
@@ -406,8 +408,8 @@ class ServingKernels:
         return self._mean(lambda own: self._decode(own, count, length)) + self._states(self._updated, count, length)
 
     def prefill(self, tokens: ArrayLike, cached: ArrayLike) -> Seconds:
-        """Attention of one layer for a chunk of a prompt after what is cached of it; of layers that differ the mean.  The
-        scan to its state, where it has one, is of the same."""
+        """Attention of one layer for a chunk of a prompt after what is cached of it; of layers that differ the mean.
+        The scan to its state, where it has one, is of the same."""
         n, before = np.asarray(tokens, np.float64), np.asarray(cached, np.float64)
         return self._mean(lambda own: self._prefill(own, n, before)) + self._states(self._scanned, n, before)
 
@@ -492,7 +494,8 @@ class ServingKernels:
         return attention + self.states(chunks, decodes) if self.model.state else attention
 
     def states(self, chunks: Sequence[tuple[int, int]], decodes: int) -> float:
-        """Seconds in which a layer scans a step's chunks and updates the states of its decodes, the mean of all layers."""
+        """Seconds in which a layer scans a step's chunks and updates the states of its decodes; of all layers the
+        mean."""
         none = np.zeros(1)
         total = float(self._states(self._updated, np.array([float(decodes)]), none)[0]) if decodes else 0.0
         if chunks:

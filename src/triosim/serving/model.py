@@ -95,7 +95,6 @@ def layers_of_group(near: int, far: int) -> int:
     return max(near, far) if max(near, far) < PADDED * min(near, far) else min(near, far)
 
 
-
 KV_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
 """Types of the KV cache by name."""
 
@@ -362,7 +361,8 @@ class ServedModel:
     def kv_bytes(self, kv_type: str, tensor_parallel: int = 1, stages: int = 1) -> float:
         """Of one token on one device; heads of the cache fewer than devices are repeated.
 
-        All layers with attention keep it, also those whose window it has left (:meth:`layer_groups` are of engines that do better).
+        All layers with attention keep it, also those whose window it has left (:meth:`layer_groups` are of engines that
+        do better).
         """
         return self.attention_layers / stages * self.kv_layer_bytes(kv_type, tensor_parallel)
 
@@ -463,16 +463,17 @@ def _layer(name: str, family: Any, number: int) -> ServedLayer:
     from triosim.sources.models.falcon_h1 import SideBySide
     from triosim.sources.models.granitemoehybrid import GraniteFeedForward
 
-    own, part = family.attention(number), family.feed_forward(number)
-    state = None
+    own: Any = family.attention(number)
+    part: Any = family.feed_forward(number)
+    state, shared = None, 0
     if isinstance(own, SideBySide):
         state, own = _state(own.mamba), own.attention
     elif isinstance(own, (Mamba2Mixer, GatedDeltaNet)):
         state, own = _state(own), None
     attention = None if own is None else _attention(name, family, own)
-    shared = 0
     if isinstance(part, GraniteFeedForward):
-        part, shared = part.experts or part.shared, part.shared.inner if part.experts else 0
+        shared = part.shared.inner if part.experts else 0
+        part = part.experts or part.shared
     if isinstance(part, Experts):
         shared = shared or (part.shared.inner if part.shared else 0)
         dense = int(getattr(family, "intermediate_size", part.inner))

@@ -71,8 +71,8 @@ class Pool:
         replicas: copies of the model.
         weights: one of :data:`triosim.serving.model.PRECISIONS`.
         kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
-        state_cache: type of states of fixed size, one of :data:`triosim.serving.states.STATE_TYPES`; ``""``: that of the
-            model's configuration, or of the engine.
+        state_cache: type of states of fixed size, one of :data:`triosim.serving.states.STATE_TYPES`; ``""``: that of
+            the model's configuration, or of the engine.
         prefix_caching: whether what a prompt begins with may be found in the cache; as the engine does if None.
         eviction: of what was found in the cache, one of :data:`triosim.serving.kv_cache.EVICTIONS`.
         longest: tokens of a request at most; the model's positions if None.

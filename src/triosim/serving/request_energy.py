@@ -177,7 +177,7 @@ def work_of(kernels: ServingKernels, load: StepLoad) -> tuple[float, float]:
 
 
 def _updates(load: StepLoad) -> float:
-    """How often the state of a sequence is read and written: by each token that is decoded, and each part of a prompt."""
+    """How often the state of a sequence is read and written: by each token that is decoded, each part of a prompt."""
     return load.decoded + load.share * len(load.chunks)
 
 

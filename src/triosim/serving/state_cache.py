@@ -2,21 +2,22 @@
 
 Engines do it in one of three ways, by :attr:`triosim.serving.policy.Policy.keeps_states`:
 
-* ``blocks``: vLLM 0.12 to 0.14.  One memory of equal pages holds both.  A page holds a layer's state of one sequence, and
-  the tokens of a block in a layer with attention become so many that they fill one: multiples of 16, 672 of Nemotron
-  Nano 9B v2 instead of 16.  Layers form groups as those with a window do
+* ``blocks``: vLLM 0.12 to 0.14.  One memory of equal pages holds both.  A page holds a layer's state of one sequence,
+  and the tokens of a block in a layer with attention become so many that they fill one: multiples of 16, of Nemotron
+  Nano 9B v2 672 (vLLM issue 24280) instead of 16.  Layers form groups as those with a window do
   (:class:`triosim.serving.kv_cache.LayerGroups`), and a request holds one block of each group of states for as long as
   it runs (``vllm/model_executor/models/config.py``, ``HybridAttentionMambaModelConfig``;
-  ``vllm/v1/core/single_type_kv_cache_manager.py``, ``MambaManager``).  Where no layer has attention, a block is all that
-  a request needs.
-* ``share``: SGLang 0.5.  States have a pool of their own, 0.9 / 1.9 of what weights leave
+  ``vllm/v1/core/single_type_kv_cache_manager.py``, ``MambaManager``).  Where no layer has attention, a block is all
+  that a request needs.  Prefixes are not looked for unless it is asked to.
+* ``share``: SGLang 0.5 without its radix cache.  States have a pool of their own, 0.9 / 1.9 of what weights leave
   (``mamba_full_memory_ratio``), with as many slots as fit, and no more requests run; the KV cache has the rest
-  (``python/sglang/srt/model_executor/model_runner.py``, ``handle_max_mamba_cache``, radix cache disabled).
-* ``slots``: TensorRT-LLM 1.2.  There is a slot for each request that may run (``max_batch_size``) and one more for those
-  that fill captured graphs; the KV cache has the rest
-  (``tensorrt_llm/_torch/pyexecutor/mamba_cache_manager.py``, ``_estimate_mamba_hybrid_cache_cost``).
+  (``handle_max_mamba_cache`` and ``_resolve_max_num_reqs`` of its model runner).
+* ``slots``: TensorRT-LLM 1.2.  There is a slot for each request that may run (``max_batch_size``) and one more for
+  those that fill captured graphs; the KV cache has the rest, and reuse of its blocks is off
+  (``tensorrt_llm/_torch/pyexecutor/mamba_cache_manager.py``).
 
-States are kept in the type that the configuration names, else in that of the engine (SGLang: float32), else in 16 bits.
+States are kept in the type that the configuration names, else in that of the engine (SGLang: float32), else in 16
+bits.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class StateCache:
         if found * self.sequence + self.block > left:
             most = int((left - self.block) // self.sequence) - FILLING
             raise InputError(
-                f"{what}: states of {self.running} requests (max-running) take {format_bytes(found * self.sequence)} of "
-                f"the {format_bytes(max(left, 0))} for states and KV cache: "
+                f"{what}: states of {self.running} requests (max-running) take "
+                f"{format_bytes(found * self.sequence)} of the {format_bytes(max(left, 0))} for states and KV cache: "
                 + (f"give --engine-option max-running={most} or fewer" if most > 0 else "use more devices (--tp)")
             )
         return found
@@ -184,7 +185,9 @@ def check_states(own: Pool, model: ServedModel) -> None:
     )
     for option, given, why in beside:
         if given:
-            raise InputError(f"{option} does not go with {own.model}, which keeps states of fixed size ({why}): leave it out")
+            raise InputError(
+                f"{option} does not go with {own.model}, which keeps states of fixed size ({why}): leave it out"
+            )
     if model.windows:
         raise InputError(f"{keeps}, and has layers with a window, which no engine here keeps together")
 

@@ -3,9 +3,10 @@
 A prompt's chunk is convolved and scanned by the kernels that train (:mod:`triosim.kernels.physical.scan`), from the
 state of its slot, which is copied out before and back after.  A decode runs two kernels: one shifts the inputs that the
 convolution keeps and convolves, one updates the state and reads it.  Each reads and writes what is kept of every
-sequence once, and that is what it takes: ten operations for each element of the state would take less.  So do vLLM
-(``vllm/model_executor/layers/mamba/mamba_mixer2.py``, ``qwen3_next.py``), SGLang and TensorRT-LLM, whose kernels are the
-same ones of ``mamba_ssm``, ``causal_conv1d`` and ``fla``.
+sequence once, and that is what it takes, as few operations as there are for an element.  So do vLLM
+(``vllm/model_executor/layers/mamba/mamba_mixer2.py``, ``qwen3_next.py``), SGLang and TensorRT-LLM, whose kernels come
+from ``mamba_ssm``, ``causal_conv1d`` and ``fla``.  No constant is fitted to them: those of elementwise kernels are
+taken, with the interval of kernels that were not measured.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from triosim.kernels.work.stream import CODE, Stream
 from triosim.serving.states import CONVOLVED_BYTES, ServedState
 
 Column = NDArray[np.float64]
+
+UPDATES = "other"
+"""Kind of the kernels that decode: elementwise, but not measured."""
 
 
 def update(own: ServedState, sequences: Column, tensor_parallel: int, state_bytes: float) -> tuple[Stream, Stream]:
@@ -33,7 +37,7 @@ def update(own: ServedState, sequences: Column, tensor_parallel: int, state_byte
     convolved = sequences * (channels + kept) * CONVOLVED_BYTES
     values, state = own.values(tensor_parallel), own.elements(tensor_parallel) * state_bytes
     read = sequences * (state + (channels + own.heads / tensor_parallel) * CONVOLVED_BYTES)
-    return _moved(convolved, convolved), _moved(read, sequences * (state + values * CONVOLVED_BYTES))
+    return _moved(convolved, convolved, UPDATES), _moved(read, sequences * (state + values * CONVOLVED_BYTES), UPDATES)
 
 
 def scan(
@@ -63,7 +67,7 @@ def scan(
     return _moved(channels, channels), calls, out_and_back, out_and_back
 
 
-def _moved(read: Column, written: Column) -> Stream:
+def _moved(read: Column, written: Column, kind: str = "elementwise") -> Stream:
     """A kernel that reads and writes so many bytes."""
     ones = np.ones(len(read))
-    return Stream(np.full(len(read), CODE["elementwise"], np.int8), read, written, ones, 0.0 * ones, ones)
+    return Stream(np.full(len(read), CODE[kind], np.int8), read, written, ones, 0.0 * ones, ones)

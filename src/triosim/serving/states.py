@@ -1,8 +1,8 @@
 """Layers that keep a state of fixed size of each sequence: Mamba-2 and gated delta networks, as servers see them.
 
-A head has a state of ``size`` x ``state`` elements that every token decays and adds to, and the short convolution before
-it keeps the inputs of ``window - 1`` tokens (Dao & Gu, arXiv:2405.21060; Yang et al., arXiv:2412.06464).  Neither grows
-with the sequence.  Engines store the former in a type of its own, the latter in 16 bits.
+A head has a state of ``size`` x ``state`` elements that every token decays and adds to, and the short convolution
+before it keeps the inputs of ``window - 1`` tokens (Dao & Gu, arXiv:2405.21060; Yang et al., arXiv:2412.06464).
+Neither grows with the sequence.  Engines store the former in a type of its own, the latter in 16 bits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ STATE_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 CONVOLVED_BYTES = 2
 """Of an element that the convolution keeps: of the type of the model."""
+
 
 def state_type_of(name: str) -> str:
     """Element type of states by name.
@@ -96,6 +97,6 @@ class ServedState:
 
     @property
     def update_flop(self) -> float:
-        """Of one token: products with the state as a scan counts them (:func:`triosim.operators.scan.forward_flop`), which
-        the value is added to and the query reads; of the delta rule the key reads it before."""
+        """Of one token: products with the state as a scan counts them (:func:`triosim.operators.scan.forward_flop`),
+        which the value is added to and the query reads; of the delta rule the key reads it before."""
         return 2.0 * ((3 if self.delta else 2) * self.elements() + self.window * self.convolved())

@@ -108,7 +108,8 @@ def scans(
     """Scans of one element type; numbers and arrays are broadcast against each other.
 
     Args:
-        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, gated: as in :class:`ScanCalls`.
+        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, gated: as in
+            :class:`ScanCalls`.
         dtype: type that is multiplied.
 
     Raises:
