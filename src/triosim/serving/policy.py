@@ -46,7 +46,6 @@ class Policy(ABC):
             (:class:`triosim.serving.kv_cache.LayerGroups`).
         keeps_states: how it keeps states of fixed size beside the blocks of its cache, one of the ways of
             :mod:`triosim.serving.state_cache`; ``""``: it does not.
-        state_type: element type of these, where nobody says; ``""``: that of the model.
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
@@ -69,7 +68,6 @@ class Policy(ABC):
     receives: ClassVar[bool] = True
     static: ClassVar[bool] = False
     keeps_states: ClassVar[str] = ""
-    state_type: ClassVar[str] = ""
     hybrid_kv_cache: bool = field(init=False, repr=False, default=False)
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)

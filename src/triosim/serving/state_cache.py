@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 BLOCKS, SHARE, SLOTS = "blocks", "share", "slots"
 """Ways in which engines keep states."""
+KEPT_IN = {SHARE: "float32"}
+"""Element types of states where no configuration says, by the way; those of others have 16 bits."""
 ALIGNED = 16
 """Tokens of which a block has a multiple (attention kernels of vLLM)."""
 STATES_TO_CACHE = 0.9
@@ -111,7 +113,7 @@ def state_type(own: Pool, model: ServedModel) -> str:
         return ""
     if own.state_cache:
         return state_type_of(own.state_cache)
-    return model.state_type or ENGINES.chosen(own.engine).state_type or "bfloat16"
+    return model.state_type or KEPT_IN.get(ENGINES.chosen(own.engine).keeps_states, "bfloat16")
 
 
 def state_cache(own: Pool, model: ServedModel, kv_type: str, policy: Policy) -> StateCache | None:

@@ -46,7 +46,6 @@ class SgLang(Policy):
     radix: ClassVar[bool] = True
     static: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "share"
-    state_type: ClassVar[str] = "float32"
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy; the share is that of the beginning."""
@@ -89,8 +88,7 @@ class SgLang(Policy):
             told = sum(request.known - request.prompt for request in ready) + RETRACT_STEPS * len(ready)
             self.ratio = min(1.0, told / sum(request.end - request.prompt for request in ready))
         self.ratio = max(self.ratio - self.share * (1 - LEAST) / DECAY_STEPS, self.share * LEAST)
-        step = self.ready()[: self.per_step]
-        return [(request, 1) for request in step if self.cache.hold(request, request.known)]
+        return [(request, 1) for request in self.ready()[: self.per_step] if self.cache.hold(request, request.known)]
 
     def _needed(self, ready: list[Request], steps: int) -> int:
         """Blocks that so many more decode steps take."""

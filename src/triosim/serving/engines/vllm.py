@@ -72,8 +72,7 @@ class Vllm(Policy):
         """The running in order of arrival; then, if nobody had to give way, the waiting."""
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
-        preempted = False
-        ready = self.in_order()
+        preempted, ready = False, self.in_order()
         place, last = 0, len(ready)
         while place < last and left:
             request = ready[place]
