@@ -239,6 +239,9 @@ def test_prompts_are_scanned_by_the_kernels_that_train(name: str) -> None:
     took = own.states(((4096, 0),), 0) * own.model.layers
     assert scanned < took < 1.5 * scanned  # the state comes and goes, queries, keys and values are convolved
     assert own.states(((4096, 9999),), 0) == own.states(((4096, 0),), 0)
+    gated = replace(forward, gated=~forward.gated)  # in the same kernel, which reads gates and writes its result twice
+    more = float(price(gated, DEVICE).seconds[0]) * own.model.state_layers - scanned
+    assert more == 0 if state.delta else more > 0
 
 
 @pytest.mark.parametrize("name", ["nemotron-h-8b", "qwen3-next-80b-a3b", "falcon-h1-0.5b", "mamba2-2.7b"])
@@ -332,6 +335,12 @@ def test_the_command_serves_them(engine: str) -> None:
             "uniform:128-512", "--requests", "30", "--json", "-", *options).stdout
     )  # fmt: skip
     assert found["requests"] == 30
+
+
+def test_the_command_says_how_many_slots_there_are() -> None:
+    done = run("serve", "nemotron-h-8b", "--device", "H100", "--engine", "trtllm", "--engine-option", "max-running=64",
+               "--arrivals", "poisson:4", "--lengths", "fixed:100", "--requests", "3", "--interval", "off")  # fmt: skip
+    assert "states          65 slots a replica (3.136 GiB)" in done.stdout
 
 
 def test_the_command_predicts_one_request() -> None:

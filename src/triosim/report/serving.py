@@ -121,6 +121,8 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     what, held = ("memory", "images at a time") if images else ("KV cache", "blocks")
     blocks = f"{min(result.served.blocks):,} {held} a {each}{beside}"
     rows.append((what, f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use"))
+    if kept is not None and kept.slots and len(result.memory) == 1:
+        rows.append(("states", f"{kept.slots:,} slots a {each} ({format_bytes(kept.slots * kept.slot)})"))
     if figures["prefix_hit_rate"]:
         rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
     if figures["sent_bytes"]:
