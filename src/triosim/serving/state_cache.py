@@ -180,7 +180,6 @@ def check_states(own: Pool, model: ServedModel) -> None:
         ("--kv-tier", bool(own.tiers), "tiers keep blocks of keys and values"),
         ("--preemption swap", own.preemption == "swap", "blocks of keys and values are swapped"),
         ("--pp", own.stages > 1, "their stages are not predicted"),
-        ("--dp", own.attention_ranks > 1, "ranks of theirs are not predicted"),
         (f"the role {own.role}", own.role != "both", "keys and values are sent"),
         ("--step-times", bool(own.step_times), "nobody measured their layers"),
         (f"--host {own.host}", own.host != "graph", "engines that launch kernel by kernel did not know them"),
