@@ -111,7 +111,7 @@ def memory(
         left, activations = utilisation * whole - weights, (1 - utilisation) * whole
     slots = 0
     if states is not None:
-        slots = states.slots(left, f"{model.name} on {device.name}")
+        slots = states.slots(left, f"{model.name} on {device.name}") if left > 0 else 0
         left -= slots * states.sequence
         block = states.block
     elif groups is None:

@@ -100,17 +100,14 @@ def test_layers_are_linear_where_the_file_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        ("mamba2-130m", "in place of"),
-        ("nemotron-h-8b", "in place of"),
-        ("qwen3-next-80b-a3b", "in place of"),
-        ("falcon-h1-0.5b", "beside"),
-    ],
-)
-def test_states_are_not_served(name, kept):
-    with pytest.raises(InputError, match=f"keeps a state of fixed size {kept} keys and values, which is not served"):
-        served_model(name)
+    ("name", "states", "caches", "both"),
+    [("mamba2-130m", 24, 0, 0), ("nemotron-h-8b", 24, 4, 0), ("qwen3-next-80b-a3b", 36, 12, 0),
+     ("granite-4.0-h-micro", 36, 4, 0), ("falcon-h1-0.5b", 36, 36, 36)],
+)  # fmt: skip
+def test_servers_see_states_in_place_of_caches_or_beside_them(name, states, caches, both):
+    model = served_model(name)
+    assert (model.state_layers, model.attention_layers) == (states, caches)
+    assert sum(kind.count for kind in model.kinds if kind.state and kind.attention) == both
 
 
 @pytest.mark.parametrize(
