@@ -255,8 +255,8 @@ def model(
             optimizer) instead of what eager PyTorch runs.
         fused_optimizer: one fused operator instead of PyTorch's ``_foreach`` list; by default with ``fused`` and where
             there are master copies.
-        attention: kernels of attention, one of :data:`~triosim.sources.models._attention.ATTENTIONS`; FlashAttention and
-            cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
+        attention: kernels of attention, one of :data:`~triosim.sources.models._attention.ATTENTIONS`; FlashAttention
+            and cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
