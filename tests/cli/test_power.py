@@ -56,6 +56,7 @@ def test_a_job_of_tokens_says_what_it_costs() -> None:
         (["--at", "mars"], "unknown place"), (["--pay", "later"], "way to pay"), (["--tokens", "many"], "--tokens"),
         (["--energy", "nothing.json"], "nothing.json: cannot be read"),
         (["--pue", "1.1", "--constant", "facility.pue=1.2"], "give only one"),
+        (["--constant", "device.attained=0"], "is divided by"), (["--constant", "device.attained=2"], "0 to 1"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_one_sentence(words: list[str], said: str) -> None:

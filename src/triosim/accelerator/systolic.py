@@ -49,6 +49,8 @@ class Array:
             raise unknown(f"dataflow of {self.name}", self.dataflow, DATAFLOWS)
         if self.rows < 1 or self.columns < 1:
             raise InputError(f"array {self.name}: {self.rows} rows and {self.columns} columns: the least is 1 by 1")
+        if self.word_bytes < 1:
+            raise InputError(f"array {self.name}: words of {self.word_bytes} bytes: the least is 1")
         if self.bandwidth is not None and not self.bandwidth > 0:
             raise InputError(f"array {self.name}: a bandwidth of {self.bandwidth} words a cycle: give one above 0")
 
@@ -120,7 +122,7 @@ def run(array: Array, product: Product, form: str = "scale-sim", timing: str = "
         cycles = folds * fold_cycles
     else:
         fold_cycles = stream + (rows if array.dataflow == "os" else 2 * rows) + columns - 2
-        cycles = folds * fold_cycles - 1
+        cycles = max(folds * fold_cycles - 1, 1)
     ifmap = m * k * (1 if array.dataflow == "is" else column_folds)
     weights = {"os": n * k * row_folds, "ws": k * n, "is": n * k * column_folds}[array.dataflow]
     outputs = m * n * (1 if array.dataflow == "os" else row_folds)
@@ -155,10 +157,10 @@ def as_json(
 
 def _stalls(array: Array, folds: int, fold_cycles: int, loaded: int, timing: str) -> float:
     """Cycles of waiting: the first load, and of every later one what its predecessor's work does not hide."""
+    if timing not in ("ideal", "bandwidth", "double-buffer"):
+        raise unknown("timing", timing, ("ideal", "bandwidth", "double-buffer"))
     if timing == "ideal" or array.bandwidth is None:
         return 0.0
-    if timing not in ("bandwidth", "double-buffer"):
-        raise unknown("timing", timing, ("ideal", "bandwidth", "double-buffer"))
     load = loaded / folds / array.bandwidth
     if timing == "bandwidth":
         return max(folds * (load - fold_cycles), 0.0)

@@ -210,11 +210,18 @@ def price_of(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    return number_of(text.strip().removesuffix("/h").removeprefix("$").strip(), "--price", "2/h", least=0.0)
+    bare = text.strip().removesuffix("/h").strip().removesuffix("USD").removeprefix("$").strip()
+    try:
+        value = float(bare)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InputError(f"--price {quoted(text)}: give dollars of a device hour, at least 0, for example 2/h")
+    return value
 
 
-def number_of(text: str, what: str, example: str, least: float | None = None) -> float:
-    """A number above 0, or of at least ``least``.
+def number_of(text: str, what: str, example: str) -> float:
+    """A number above 0.
 
     Raises:
         InputError: it is not.
@@ -223,7 +230,7 @@ def number_of(text: str, what: str, example: str, least: float | None = None) ->
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (0 < value < float("inf") or value == least):
+    if not 0 < value < float("inf"):
         raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
     return value
 

@@ -334,6 +334,7 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
     if options.system is None and device is None and trace.meta.clock == "none":
         device = _calibrated(options.operator_times)
         if device is None and trace.meta.made_by in ("triosim.model", "onnx", "nn-meter"):
+            _check_file(options.operator_times)
             raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
     made = named_system(options, device, at_least)
     if options.straggler:
@@ -341,6 +342,20 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
 
         made = slowed(made, parse_stragglers(options.straggler))
     return held_back(made, options)
+
+
+def _check_file(operator_times: str) -> None:
+    """Refuse a file of operator times that is not there, or that answers for whole networks alone.
+
+    Raises:
+        InputError: so it is.
+    """
+    if operator_times.lower().endswith(".json"):
+        from triosim.core import guarded
+        from triosim.kernels.pack import refuse_networks_only
+
+        document = guarded.values(Path(operator_times), ".json")
+        refuse_networks_only(document.get("schema") if isinstance(document, dict) else None, operator_times)
 
 
 def _calibrated(operator_times: str) -> Accelerator | None:
@@ -372,7 +387,7 @@ def _check_outputs(options: Options) -> None:
         ("--composition", options.composition), ("--operator-times", options.operator_times),
         *(("--also", path) for path in options.also or ()), ("--packing", options.packing),
     ]  # fmt: skip
-    check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
+    check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised, ("--chakra", "--timeline"))
     if options.timeline is not None:
         from triosim.report import pictures
 

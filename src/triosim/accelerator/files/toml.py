@@ -56,6 +56,7 @@ from typing import Any
 from triosim.accelerator import problem as problems
 from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
 from triosim.accelerator.directives import ALL_OTHERS, Directive, Directives, factors, permutation
+from triosim.accelerator.energies import process_nm
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
 from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
@@ -193,7 +194,7 @@ def _architecture(table: _TomlTable, rows: list[_TomlTable]) -> Architecture:
     name = table.text("name", Path(table.where).stem)
     clock = _clock(table)
     technology = table.text("technology", "")
-    if technology and not re.match(r"\s*[^\d-]*\d", technology):
+    if technology and not process_nm(technology):
         raise InputError(f"{table.where}: technology {quoted(technology)} names no process: give one such as 45nm")
     sources = table.table("sources")
     cited = tuple((key, str(value)) for key, value in sources.values.items())
@@ -220,7 +221,7 @@ def _clock(table: _TomlTable) -> float | None:
     value = table.take("clock")
     if value is None or isinstance(value, int | float):
         return float(value) if value is not None else None
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kMG]?)Hz\s*", str(value))
+    match = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kMG]?)Hz\s*", str(value))
     if not match:
         raise InputError(f"{table.where}, clock: {quoted(value)} is no clock: write 200 MHz")
     return float(match[1]) * _HERTZ[match[2]]
@@ -261,7 +262,7 @@ def _array(row: _TomlTable) -> Array:
     made = Array(
         row.whole("rows") or 0, row.whole("columns") or 0, row.text("dataflow", "os"), row.text("name", "array"),
         **{key: parse_bytes(value, f"{row.where}, {key}") for key, value in sizes.items() if value is not None},
-        bandwidth=row.number("bandwidth"), word_bytes=row.whole("word_bytes", 1) or 1,
+        bandwidth=row.number("bandwidth"), word_bytes=row.whole("word_bytes", 1) or 0,
     )  # fmt: skip
     row.done()
     return made
