@@ -18,7 +18,7 @@ from triosim.accelerator.files.maestro import Maestro
 from triosim.accelerator.mapper import RATE, parse_budget
 from triosim.accelerator.reading import read
 from triosim.core.errors import InputError
-from triosim.report.accelerator_page import PlottedCase, roofs
+from triosim.report.accelerator_page import PlottedCase, _marks, roofs
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = [ROOT / "examples/accelerator" / name for name in ("little.toml", "layer.toml", "rows.toml")]
@@ -297,3 +297,11 @@ def test_the_smallest_array_takes_a_cycle(tmp_path: Path) -> None:
 def test_a_search_whose_output_has_no_folder_does_not_begin(tmp_path: Path) -> None:
     words = ("accelerator", "map", "eyeriss", EXAMPLE[1], "--budget", "7d", "--json", tmp_path / "no" / "found.json")
     assert "there is no folder" in run(*words, code=2).stderr
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1.05, 1e6))
+def test_an_axis_has_marks_however_narrow_it_is(low: float, ratio: float) -> None:
+    marks = _marks(low, low * ratio)
+    assert 2 <= len(marks) <= 9
+    assert marks == sorted(set(marks))
+    assert all(low * (1 - 1e-9) <= mark <= low * ratio * (1 + 1e-9) for mark in marks)

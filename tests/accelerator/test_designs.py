@@ -15,6 +15,7 @@ from tests.command import run
 from triosim.accelerator import designs, mapper, systolic
 from triosim.accelerator.designs import MappingSearch
 from triosim.accelerator.mapspace import primes_of
+from triosim.accelerator.problem import attention as attention_problem
 from triosim.accelerator.problem import convolution, gemm
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import device_energy
@@ -260,6 +261,18 @@ def test_an_array_that_waits_for_its_memory_is_bound_by_it():
             designs.Contents(array=replace(array, bandwidth=bandwidth)), gemm("p", m=64, n=64, k=64), FEW
         )
         assert found.binds == binds
+
+
+def test_attention_on_an_array_is_evaluated_as_it_is_priced(tmp_path):
+    problem = tmp_path / "attention.toml"
+    problem.write_text('[problem]\nkind = "attention"\nheads = 8\nqueries = 64\nkeys = 48\ndepth = 32\n')
+    found = json.loads(run("accelerator", "evaluate", ARRAY, problem, "--json", "-").stdout)
+    contents = designs.contents(build.accelerator(ARRAY))
+    both = [designs.cost(contents, one, FEW) for one in attention_problem("a", heads=8, queries=64, keys=48, depth=32)]
+    assert found["cycles"] == sum(one.cycles for one in both)
+    assert found["energy_j"] == pytest.approx(sum(one.compute_j + one.chip_j + one.memory_j for one in both))
+    assert [layer["times"] for layer in found["layers"]] == [8, 8]
+    assert "attention scores (x 8)" in run("accelerator", "evaluate", ARRAY, problem).stdout
 
 
 BAD = {

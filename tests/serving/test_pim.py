@@ -201,4 +201,4 @@ def test_a_file_of_ones_own_stands_behind_the_plus(tmp_path: Path) -> None:
     mine, attacc = (_request(f"A100+{name}") for name in (path, "attacc"))
     assert mine["device"].endswith("+mine")
     assert mine["tpot_s"] == attacc["tpot_s"]
-    assert "energy   of whole requests is not counted" in run(*REQUEST[:-2], "--device", f"A100+{path}").stdout
+    assert "energy   of a request is not counted" in run(*REQUEST[:-2], "--device", f"A100+{path}").stdout

@@ -288,20 +288,14 @@ def _mapped(design: Architecture, problem: Problem, rules: Constraints, how: Map
 
 
 def _on_array(array: Array, problem: Problem, timing: str) -> EinsumCost:
-    """The closed form, once for each of a batch; energies from published ones (:mod:`triosim.accelerator.energies`)."""
-    shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
-    batch = math.prod(problem.bound[d] for d in shared)
-    bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
-    single = replace(problem, bounds=bounds)
-    one = systolic.run(array, systolic.product_of(single), timing=timing)
-    levels = array_levels(array, single, one)
+    """The closed form; energies from published ones (:mod:`triosim.accelerator.energies`)."""
+    run = systolic.of_einsum(array, problem, timing=timing)
+    levels = array_levels(array, problem, run)
     compute, memory = levels.pop("compute"), levels.pop("memory")
-    shared_words = sum(problem.words(tensor) for tensor in problem.tensors)
-    words = sum(single.words(tensor) for tensor in single.tensors)
-    loading = (one.ifmap_reads + one.filter_reads) / array.bandwidth if array.bandwidth and timing != "ideal" else 0.0
+    loading = (run.ifmap_reads + run.filter_reads) / array.bandwidth if array.bandwidth and timing != "ideal" else 0.0
     return EinsumCost(
-        batch * one.total_cycles, batch * one.total_cycles, 1.0, batch * compute, batch * sum(levels.values()),
-        memory * shared_words / words, "memory" if loading > one.cycles else "compute",
+        run.total_cycles, run.total_cycles, 1.0, compute, sum(levels.values()), memory,
+        "memory" if loading > run.cycles else "compute",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from triosim.accelerator.problem import Problem
 from triosim.core.dataclass import dataclass
@@ -81,6 +82,7 @@ class ArrayRun:
         utilization: share of multiplications that ``cycles`` had room for.
         mapping_efficiency: share of the array that is filled, over the folds.
         ifmap_reads, filter_reads, ofmap_writes: words from and to the memories beside the array.
+        times: how many products of this size run one after another; all counts are of all of them.
     """
 
     product: Product
@@ -92,6 +94,7 @@ class ArrayRun:
     ifmap_reads: int
     filter_reads: int
     ofmap_writes: int
+    times: int = 1
 
     @property
     def total_cycles(self) -> float:
@@ -133,6 +136,24 @@ def run(array: Array, product: Product, form: str = "scale-sim", timing: str = "
     )  # fmt: skip
 
 
+def of_einsum(array: Array, problem: Problem, form: str = "scale-sim", timing: str = "ideal") -> ArrayRun:
+    """Runs an einsum on an array: a product for each place of the dimensions that index all its tensors (heads,
+    groups, a batch).
+
+    Raises:
+        InputError: it is not of two inputs, or an unknown form or timing.
+    """
+    shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
+    times = math.prod(problem.bound[d] for d in shared)
+    bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
+    one = run(array, product_of(replace(problem, bounds=bounds)), form, timing)
+    return replace(
+        one, cycles=times * one.cycles, stall_cycles=times * one.stall_cycles, folds=times * one.folds,
+        ifmap_reads=times * one.ifmap_reads, filter_reads=times * one.filter_reads,
+        ofmap_writes=times * one.ofmap_writes, times=times,
+    )  # fmt: skip
+
+
 def as_json(
     array: Array, runs: list[ArrayRun], form: str, timing: str, levels: Sequence[Mapping[str, float]]
 ) -> dict[str, object]:
@@ -145,8 +166,8 @@ def as_json(
         "cycles": sum(run.total_cycles for run in runs),
         "energy_j": sum(sum(joules.values()) for joules in levels),
         "layers": [
-            {"name": r.product.name, "m": r.product.m, "n": r.product.n, "k": r.product.k, "cycles": r.cycles,
-             "stall_cycles": r.stall_cycles, "folds": r.folds, "utilization": r.utilization,
+            {"name": r.product.name, "m": r.product.m, "n": r.product.n, "k": r.product.k, "times": r.times,
+             "cycles": r.cycles, "stall_cycles": r.stall_cycles, "folds": r.folds, "utilization": r.utilization,
              "mapping_efficiency": r.mapping_efficiency, "ifmap_reads": r.ifmap_reads,
              "filter_reads": r.filter_reads, "ofmap_writes": r.ofmap_writes, "energy_j": sum(joules.values()),
              "energy_j_by_level": dict(joules)}

@@ -198,7 +198,7 @@ def _evaluate_array(
         raise InputError("--ert: a systolic array of closed form has no energies: describe it as a design")
     if not found.problems:
         raise InputError("the files hold no problem: give a file with one")
-    runs = [systolic.run(found.array, systolic.product_of(p), form, timing) for p in found.problems]
+    runs = [systolic.of_einsum(found.array, p, form, timing) for p in found.problems]
     levels = [designs.array_levels(found.array, p, one) for p, one in zip(found.problems, runs, strict=True)]
     if json is not None:
         write_json(systolic.as_json(found.array, runs, form, timing, levels), json)

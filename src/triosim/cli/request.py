@@ -151,7 +151,7 @@ def summary(found: OneRequest) -> list[str]:
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
     if found.pim is not None:
-        lines += ["", "energy   of whole requests is not counted where memory computes (--pim off counts it)"]
+        lines += ["", "energy   of a request is not counted where memory computes (it is with --pim off)"]
     if (used := found.energy) is not None:
         low, high = (f"{format_count(end)}J" for end in used.interval_j)
         lines += [

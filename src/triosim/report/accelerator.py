@@ -121,8 +121,9 @@ def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float
     heads = _numbers("cycles", "stalls", "used", "filled", "input reads", "weight reads", "output writes")
     table = TextTable((Column("layer"), *heads, Column("energy", right=True)))
     for run, joules_of in zip(rows, levels, strict=True):
+        name = run.product.name + (f" (x {run.times:,})" if run.times > 1 else "")
         table.add_row(
-            run.product.name, _count(run.cycles), _count(round(run.stall_cycles, 1)), share(run.utilization),
+            name, _count(run.cycles), _count(round(run.stall_cycles, 1)), share(run.utilization),
             share(run.mapping_efficiency), f"{run.ifmap_reads:,}", f"{run.filter_reads:,}", f"{run.ofmap_writes:,}",
             joules(sum(joules_of.values())),
         )  # fmt: skip
@@ -130,7 +131,7 @@ def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float
     whole = sum(total.values())
     if len(rows) > 1:
         cycles = sum(run.cycles for run in rows)
-        work = sum(run.product.m * run.product.n * run.product.k for run in rows)
+        work = sum(run.times * run.product.m * run.product.n * run.product.k for run in rows)
         table.add_row(
             "all", _count(cycles), _count(round(sum(run.stall_cycles for run in rows), 1)),
             share(work / (cycles * array.rows * array.columns)), "", "", "", "", joules(whole),
