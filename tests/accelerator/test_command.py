@@ -305,3 +305,19 @@ def test_an_axis_has_marks_however_narrow_it_is(low: float, ratio: float) -> Non
     assert 2 <= len(marks) <= 9
     assert marks == sorted(set(marks))
     assert all(low * (1 - 1e-9) <= mark <= low * ratio * (1 + 1e-9) for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('skip = "Inputs"', "on is missing"),
+        ('skip = "Inputs"\ngate = "Inputs"\non = ["Weights"]', "give one of them"),
+        ("", "says nothing of zeros"), ('tensor = "Weights"\nformat = ["XY"]', "unknown format in"),
+    ],
+)  # fmt: skip
+def test_zeros_that_say_nothing_are_refused(body: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "zeros.toml"
+    file.write_text(f'[[zeros]]\nat = "registers"\n{body}\n')
+    done = run("accelerator", "evaluate", *EXAMPLE, "--also", file, code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

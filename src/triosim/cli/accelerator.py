@@ -166,7 +166,8 @@ def evaluate(
         if page is not None:
             write(drawn, page)
     say(outputs, json, stats, ert)
-    say((f"note: {note}" for note in (*found.notes, *found.unused)), json, stats, ert)
+    dense = ("--stats and --report show the mapping without zeros minded",) if found.sparse and (stats or page) else ()
+    say((f"note: {note}" for note in (*found.notes, *found.unused, *dense)), json, stats, ert)
 
 
 def _cases(found: Contents, mapping: Path | None, ragged: bool) -> list[Any]:

@@ -371,18 +371,24 @@ def _zeros(rows: list[_TomlTable]) -> Sparse:
         if at == "compute":
             compute = row.text("how")
             if compute not in ("gating", "skipping"):
-                raise unknown(f"{row.where}, how", compute, ("gating", "skipping"))
+                raise unknown(f"way to treat zeros in {row.where}:", compute, ("gating", "skipping"))
             row.done()
             continue
         ranks = row.names("format")
         if ranks is not None:
             for rank in ranks:
                 if rank not in FORMATS:
-                    raise unknown(f"{row.where}, format", rank, FORMATS)
+                    raise unknown(f"format in {row.where}:", rank, FORMATS)
             stored.append(RepresentationFormat(at, row.text("tensor"), ranks))
         gate, skip = row.take("gate"), row.take("skip")
+        if gate is not None and skip is not None:
+            raise InputError(f"{row.where}: both gates and skips: give one of them, another [[zeros]] has the other")
+        if ranks is None and gate is None and skip is None:
+            raise InputError(f"{row.where}: says nothing of zeros: give a tensor and its format, or gate or skip")
         if gate is not None or skip is not None:
             conditions = row.names("on") or ()
+            if not conditions:
+                raise InputError(f'{row.where}: on is missing: name the tensors whose zeros count, as on = ["Weights"]')
             spared.append(ActionOptimization(at, str(gate if skip is None else skip), conditions, skip is not None))
         row.done()
     return Sparse(tuple(stored), tuple(spared), compute)
