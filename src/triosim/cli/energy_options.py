@@ -9,7 +9,7 @@ from triosim.cli.command import note
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,7 +145,7 @@ def energy_options(options: PowerFields) -> EnergyOptions:
         InputError: a constant or a file makes no sense.
     """
     from triosim.energy.constants import parse
-    from triosim.energy.cost import MODES, CostOptions, facility_pue, grid_name
+    from triosim.energy.cost import CostOptions, check, facility_pue, grid_name
     from triosim.energy.options import EnergyOptions
 
     overrides = parse(options.constant)
@@ -161,8 +161,7 @@ def energy_options(options: PowerFields) -> EnergyOptions:
         mode=options.pay or "list", overrides=given,
         tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
     )  # fmt: skip
-    if paid.mode not in MODES:
-        raise unknown("way to pay", paid.mode, MODES)
+    check(paid)
     return EnergyOptions(overrides=given, cost=paid, calibrated=_calibrated(options.energy))
 
 

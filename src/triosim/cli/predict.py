@@ -103,6 +103,8 @@ def _predict(options: Options, training: bool) -> None:
 
         found = best_of(options, predict, system)
         result = found.result if found is not None else predict(system)
+        paid = any((options.tokens, options.at, options.grid, options.price, options.pay))
+        unpriced = paid and result.cost is None  # what makes no sense of these is said before anything is shown
         progress("writing")
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
@@ -111,7 +113,7 @@ def _predict(options: Options, training: bool) -> None:
         from triosim.report.terminal import clocks, summary
 
         summary(result, rich_console())
-        if result.cost is not None and any((options.tokens, options.at, options.grid, options.price, options.pay)):
+        if result.cost is not None and paid:
             from triosim.report.cost import show
 
             print()
@@ -119,6 +121,10 @@ def _predict(options: Options, training: bool) -> None:
         if found is not None:
             clocks(found, rich_console())
     say(lines, *outputs)
+    if unpriced:
+        note(
+            "warning   nothing is known of what these devices draw, and so of what the job costs: give tdp_w in a file"
+        )
     if options.constant:
         rests = (*(result.energy.sources if result.energy else ()), *(result.cost.sources if result.cost else ()))
         tell_unused(options.constant, rests, options.pue)

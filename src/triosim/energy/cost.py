@@ -175,11 +175,16 @@ def cost(usage: Usage, options: CostOptions | None = None) -> Cost:
         InputError: an option makes no sense.
     """
     options = options or CostOptions()
-    _check(options)
+    check(options)
     return _Costing(usage, options, EnergyConstants(dict(options.overrides))).run()
 
 
-def _check(options: CostOptions) -> None:
+def check(options: CostOptions) -> None:
+    """Refuse what makes no sense.
+
+    Raises:
+        InputError: with what to give instead.
+    """
     if options.mode not in MODES:
         raise unknown("way to pay", options.mode, MODES)
     if options.pue is not None and not 1 <= options.pue < math.inf:
