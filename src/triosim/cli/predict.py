@@ -122,9 +122,7 @@ def _predict(options: Options, training: bool) -> None:
             clocks(found, rich_console())
     say(lines, *outputs)
     if unpriced:
-        note(
-            "warning   nothing is known of what these devices draw, and so of what the job costs: give tdp_w in a file"
-        )
+        note("warning   what the job costs is not known, for nobody says what these devices draw: give tdp_w in a file")
     if options.constant:
         rests = (*(result.energy.sources if result.energy else ()), *(result.cost.sources if result.cost else ()))
         tell_unused(options.constant, rests, options.pue)
