@@ -158,10 +158,11 @@ def check_distinct(
                 raise InputError(f"{other} and {name} both write {path}: give them different names")
             if _within(path, earlier) or _within(earlier, path):
                 raise InputError(f"{other} {earlier} and {name} {path}: one lies in the other; write them side by side")
+        taken[name] = path
+    for name, path in taken.items():
         folder = os.path.dirname(os.path.realpath(path))
         if name not in folders and not is_standard_output(path) and not os.path.exists(folder):
             raise _no_folder(path, folder)
-        taken[name] = path
 
 
 def _no_folder(path: str | os.PathLike[str], folder: str) -> InputError:
