@@ -15,8 +15,10 @@ from tests.command import run
 from triosim.accelerator.datacentric import Hardware
 from triosim.accelerator.evaluate import evaluate
 from triosim.accelerator.files.maestro import Maestro
+from triosim.accelerator.mapper import RATE, parse_budget
 from triosim.accelerator.reading import read
-from triosim.report.accelerator_page import PlottedCase, roofs
+from triosim.core.errors import InputError
+from triosim.report.accelerator_page import PlottedCase, _marks, roofs
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = [ROOT / "examples/accelerator" / name for name in ("little.toml", "layer.toml", "rows.toml")]
@@ -225,3 +227,97 @@ def test_constraints_of_what_no_problem_has_are_refused(body: str, words: str, t
     design, layer = "examples/accelerator/little.toml", "examples/accelerator/layer.toml"
     done = run("accelerator", "map", design, layer, "--budget", "300", "--also", file, code=2)
     assert words in done.stderr
+
+
+def test_a_budget_without_a_unit_is_a_number_of_mappings() -> None:
+    assert parse_budget("5e3") == parse_budget("5000") == 5000
+    assert parse_budget("10 s") == parse_budget("10000ms") == 10 * RATE
+    for text, words in (
+        ("2000.5", "no whole number of mappings"), ("1e30", "more mappings than a week"), ("8d", "longer than a week"),
+        ("0.5", "no whole number"), ("1us", "no mapping at all"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            parse_budget(text)
+
+
+def test_written_counts_have_all_their_digits(tmp_path: Path) -> None:
+    stats = tmp_path / "stats.txt"
+    run("accelerator", "evaluate", *EXAMPLE, "--stats", stats)
+    assert "Scalar reads (per-instance)              : 9633792\n" in stats.read_text()
+    layers = tmp_path / "layers.csv"
+    layers.write_text("Layer,M,N,K\na,12345,1234,1234\n")
+    run("accelerator", "evaluate", DATA / "array.cfg", layers, "--stats", stats)
+    cycles = stats.read_text().splitlines()[1].split(",")[1]
+    found = json.loads(run("accelerator", "evaluate", DATA / "array.cfg", layers, "--json", "-").stdout)
+    assert cycles == f"{found['cycles']:.0f}"
+    assert len(cycles) > 6
+
+
+def test_a_store_that_keeps_what_no_problem_has_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "typo.toml"
+    file.write_text(EXAMPLE[0].read_text().replace('"Inputs", "Outputs"', '"Input", "Outputs"'))
+    for words in (("accelerator", "evaluate", file, *EXAMPLE[1:]), ("accelerator", "map", file, EXAMPLE[1]),
+                  ("train", "resnet18", "--device", file)):  # fmt: skip
+        done = run(*words, code=2)
+        assert "buffer: unknown tensor 'Input': did you mean Inputs" in done.stderr
+        assert done.stderr.count("\n") == 1
+    own = tmp_path / "own.toml"
+    own.write_text('[[problem]]\neinsum = "C[m,n] += Input[m,k] * B[k,n]"\nbounds = { m = 4, n = 4, k = 4 }\n')
+    run("accelerator", "map", file, own, "--budget", "300")
+
+
+def test_a_place_is_said_once(tmp_path: Path) -> None:
+    file = tmp_path / "layer.toml"
+    file.write_text(EXAMPLE[1].read_text().replace("c = 64", 'c = "64"'))
+    done = run("accelerator", "evaluate", EXAMPLE[0], file, EXAMPLE[2], code=2)
+    assert done.stderr.count("layer.toml") == 1
+
+
+def test_what_stands_in_place_of_a_design_is_named() -> None:
+    for words in (("map", DATA / "hardware.m", DATA / "layers.m"), ("show", DATA / "hardware.m")):
+        assert "has only the stores that a mapping gives it" in run("accelerator", *words, code=2).stderr
+
+
+def test_show_tells_an_array_in_full() -> None:
+    shown = run("accelerator", "show", EXAMPLE[0].with_name("array.toml")).stdout
+    assert "16 bits a word, bandwidth of the memory outside 128 words in a cycle" in shown
+    assert re.search(r"memory +459\.6\n", shown)
+
+
+def test_the_smallest_array_takes_a_cycle(tmp_path: Path) -> None:
+    array, product = tmp_path / "array.toml", tmp_path / "product.toml"
+    array.write_text('[array]\nrows = 1\ncolumns = 1\ndataflow = "os"\n')
+    product.write_text('[problem]\nkind = "gemm"\nm = 1\nn = 1\nk = 1\n')
+    assert json.loads(run("accelerator", "evaluate", array, product, "--json", "-").stdout)["cycles"] == 1
+    assert "unknown timing" in run("accelerator", "evaluate", array, product, "--timing", "soon", code=2).stderr
+    array.write_text("[array]\nrows = 1\ncolumns = 1\nword_bytes = 0\n")
+    assert "words of 0 bytes" in run("accelerator", "evaluate", array, product, code=2).stderr
+
+
+def test_a_search_whose_output_has_no_folder_does_not_begin(tmp_path: Path) -> None:
+    words = ("accelerator", "map", "eyeriss", EXAMPLE[1], "--budget", "7d", "--json", tmp_path / "no" / "found.json")
+    assert "there is no folder" in run(*words, code=2).stderr
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1.05, 1e6))
+def test_an_axis_has_marks_however_narrow_it_is(low: float, ratio: float) -> None:
+    marks = _marks(low, low * ratio)
+    assert 2 <= len(marks) <= 9
+    assert marks == sorted(set(marks))
+    assert all(low * (1 - 1e-9) <= mark <= low * ratio * (1 + 1e-9) for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('skip = "Inputs"', "on is missing"),
+        ('skip = "Inputs"\ngate = "Inputs"\non = ["Weights"]', "give one of them"),
+        ("", "says nothing of zeros"), ('tensor = "Weights"\nformat = ["XY"]', "unknown format in"),
+    ],
+)  # fmt: skip
+def test_zeros_that_say_nothing_are_refused(body: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "zeros.toml"
+    file.write_text(f'[[zeros]]\nat = "registers"\n{body}\n')
+    done = run("accelerator", "evaluate", *EXAMPLE, "--also", file, code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

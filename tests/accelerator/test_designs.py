@@ -15,6 +15,7 @@ from tests.command import run
 from triosim.accelerator import designs, mapper, systolic
 from triosim.accelerator.designs import MappingSearch
 from triosim.accelerator.mapspace import primes_of
+from triosim.accelerator.problem import attention as attention_problem
 from triosim.accelerator.problem import convolution, gemm
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import device_energy
@@ -239,6 +240,41 @@ def test_commands_take_a_design_as_a_device(tmp_path):
     assert "npu" in run("devices", "eyeriss").stdout
 
 
+def test_auto_takes_the_options_of_loop_nests_there():
+    words = ("infer", "resnet18", "--device", LITTLE, "--operator-option", "budget=300", "--json", "-")
+    auto = json.loads(run(*words).stdout)
+    named = json.loads(run(*words, "--operator-times", "loop-nest").stdout)
+    assert auto["iteration_time_s"] == named["iteration_time_s"]
+    assert any("the best of 300 mappings" in source for source in auto["sources"])
+    cures = [cause["suggestion"] for cause in auto["uncertainty"]]
+    assert not any("record" in cure for cure in cures), "nobody records a trace on a design"
+    assert "unknown option 'basis'" in run(*words[:5], "basis=roofline", code=2).stderr
+
+
+def test_an_array_that_waits_for_its_memory_is_bound_by_it():
+    array = systolic.Array(8, 8, bandwidth=8.0)
+    product = systolic.product_of(gemm("p", m=64, n=64, k=64))
+    one = systolic.run(array, product, timing="bandwidth")
+    assert 0 < one.stall_cycles < one.cycles
+    for bandwidth, binds in ((8.0, "memory"), (1000.0, "compute"), (None, "compute")):
+        found = designs.cost(
+            designs.Contents(array=replace(array, bandwidth=bandwidth)), gemm("p", m=64, n=64, k=64), FEW
+        )
+        assert found.binds == binds
+
+
+def test_attention_on_an_array_is_evaluated_as_it_is_priced(tmp_path):
+    problem = tmp_path / "attention.toml"
+    problem.write_text('[problem]\nkind = "attention"\nheads = 8\nqueries = 64\nkeys = 48\ndepth = 32\n')
+    found = json.loads(run("accelerator", "evaluate", ARRAY, problem, "--json", "-").stdout)
+    contents = designs.contents(build.accelerator(ARRAY))
+    both = [designs.cost(contents, one, FEW) for one in attention_problem("a", heads=8, queries=64, keys=48, depth=32)]
+    assert found["cycles"] == sum(one.cycles for one in both)
+    assert found["energy_j"] == pytest.approx(sum(one.compute_j + one.chip_j + one.memory_j for one in both))
+    assert [layer["times"] for layer in found["layers"]] == [8, 8]
+    assert "attention scores (x 8)" in run("accelerator", "evaluate", ARRAY, problem).stdout
+
+
 BAD = {
     "nothing that is a design": ('[[problem]]\nkind = "gemm"\nm = 2\nn = 2\nk = 2\n', "holds no design"),
     "a design and an array": ("[array]\nrows = 2\ncolumns = 2\n" + Path(LITTLE).read_text(), "two devices"),
@@ -273,3 +309,33 @@ def test_a_table_that_contradicts_itself_is_refused(more, said, tmp_path):
 def test_loop_nests_need_a_design():
     done = run("train", "resnet18", "--device", "H100", "--operator-times", "loop-nest", code=2)
     assert "need a design" in done.stderr
+
+
+def test_an_interrupted_search_is_no_prediction_and_is_not_kept(monkeypatch):
+    """It was: the best so far stood for all later predictions, and the interrupt ended one search of many."""
+    asked = []
+
+    def interrupted(candidates, *rest):
+        asked.append(candidates)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return scores(candidates, *rest)
+
+    scores = mapper._scores
+    found = designs.contents(build.accelerator(LITTLE))
+    problem = gemm("p", m=64, n=64, k=64)
+    monkeypatch.setattr(mapper, "_scores", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        designs.cost(found, problem, FEW)
+    monkeypatch.setattr(mapper, "_scores", scores)
+    assert not list(designs.folder().glob("*"))
+    assert designs.cost(found, problem, FEW).cycles > 0
+
+
+def test_a_search_interrupted_before_it_found_anything_says_so(monkeypatch):
+    def interrupted(*rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mapper, "_scores", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mapper.search(designs.contents(build.accelerator(LITTLE)).design, gemm("p", m=4, n=4, k=4), budget=300)

@@ -99,3 +99,16 @@ def test_what_the_user_got_wrong_is_one_sentence(words: tuple[str, ...], said: s
 def test_it_knows_no_single_operators(learned: tuple[Path, str]) -> None:
     done = run("infer", "gpt2", "--device", "A100", "--operator-times", learned[0], code=2)
     assert "was learned from whole networks and does not know single operators" in done.stderr
+
+
+def test_operator_times_that_answer_for_no_operator_are_named(tmp_path: Path) -> None:
+    """It was said of them that the network is a model without a device."""
+    network, few = EXAMPLE / "mobile-block.json", tmp_path / "few.json"
+    nothing = tmp_path / "nothing.json"
+    assert "nothing.json: cannot be read" in run("infer", network, "--operator-times", nothing, code=2).stderr
+    run("calibrate", "--few", EXAMPLE / "raspi4.csv", "-o", few)
+    said = run("infer", network, "--operator-times", few, code=2).stderr
+    assert "learned from whole networks" in said
+    table = tmp_path / "measured.csv"
+    table.write_text("kernel,ms\nk0000,1\n")
+    assert "has no kernels.json" in run("calibrate", "--import", table, "--device", "phone", code=2).stderr

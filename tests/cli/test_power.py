@@ -56,6 +56,7 @@ def test_a_job_of_tokens_says_what_it_costs() -> None:
         (["--at", "mars"], "unknown place"), (["--pay", "later"], "way to pay"), (["--tokens", "many"], "--tokens"),
         (["--energy", "nothing.json"], "nothing.json: cannot be read"),
         (["--pue", "1.1", "--constant", "facility.pue=1.2"], "give only one"),
+        (["--constant", "device.attained=0"], "is divided by"), (["--constant", "device.attained=2"], "0 to 1"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_one_sentence(words: list[str], said: str) -> None:
@@ -79,3 +80,24 @@ def test_a_constant_on_which_nothing_rests_is_named(tmp_path: Path) -> None:
 
 def test_a_company_s_pue_is_that_of_its_constant() -> None:
     assert _energy("--pue", "google", "--constant", "pue.google=1.05")["energy"]["pue"] == 1.05
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--at", "FR", "--grid", "40"), "both say the intensity"),
+        (("--pay", "own", "--price", "3/h"), "give only one of --price and --pay"),
+        (("--tokens", "1e9"), "tokens of a job need tokens"),
+    ],
+)
+def test_what_cannot_be_paid_is_said_before_anything_is_shown(words: tuple[str, ...], said: str) -> None:
+    done = run("infer", "resnet18", "--device", "A100", "--host", "none", *words, code=2)
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_cost_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    chip = tmp_path / "chip.toml"
+    chip.write_text('name = "chip"\npeak_flops = { float32 = 1e12 }\nmemory_bandwidth = "100 GB/s"\n')
+    done = run("infer", "resnet18", "--device", chip, "--host", "none", "--price", "2/h")
+    assert "what the job costs is not known" in done.stderr

@@ -343,3 +343,10 @@ def test_an_output_is_no_input_and_no_other_output(tmp_path: Path) -> None:
     check_distinct({"--json": new, "--report": folder / "notes", "--chakra": None}, read, lambda p: _number(p.name))
     check_distinct({"--json": "/dev/null", "--report": "/dev/null"}, [("TRACE", "/dev/null")])
     check_distinct({"--json": folder / "new.n"}, read)
+
+
+def test_a_file_has_a_folder_to_stand_in_before_work_begins(tmp_path: Path) -> None:
+    nowhere = tmp_path / "no" / "found.json"
+    with pytest.raises(InputError, match=f"cannot write {nowhere}: there is no folder"):
+        check_distinct({"--json": nowhere}, [])
+    check_distinct({"--chakra": nowhere}, [], folders=("--chakra",))

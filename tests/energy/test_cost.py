@@ -150,12 +150,34 @@ def test_the_command_re_costs(tmp_path: Path) -> None:
         (["--at", "atlantis"], "unknown place"), (["--price", "free"], "--price"), (["--pay", "never"], "way to pay"),
         (["--market", "1.5"], "0 to 1"), (["--tokens", "0"], "--tokens"), (["--hours", "3"], "leave out --device"),
         (["--constant", "grid.FR"], "for example grid.FR=40"),
+        (["--pay", "own", "--price", "2/h"], "give only one of --price and --pay"),
+        (["--pay", "spot", "--price", "2/h"], "give only one of --price and --pay"),
+        (["--at", "FR", "--grid", "40"], "both say the intensity"), (["--price", "-1/h"], "at least 0"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_one_sentence(tmp_path: Path, words: list[str], said: str) -> None:
     done = run("cost", str(_written(tmp_path)), *words, code=2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_price_may_name_its_unit(tmp_path: Path) -> None:
+    path = str(_written(tmp_path))
+    said = [json.loads(run("cost", path, "--price", text, "--json", "-").stdout)["rows"] for text in
+            ("2", "2/h", "$2/h", "2 USD/h", "2USD")]  # fmt: skip
+    assert all(rows == said[0] for rows in said)
+    assert "at least 0, for example 2/h" in run("cost", path, "--price", "2/d", code=2).stderr
+
+
+def test_a_request_costs_between_what_its_times_are_between(tmp_path: Path) -> None:
+    path = tmp_path / "request.json"
+    run("infer", "llama-2-7b", "--device", "A100", "--prompt", "64", "--output", "8", "--json", path)
+    low, high = json.loads(path.read_text())["interval"]["e2e_s"]
+    row = cost(read(path)).rows[0]
+    assert row.usd is not None
+    width = math.log(row.interval["usd"][1] / row.interval["usd"][0])
+    assert width == pytest.approx(math.log(high / low))
+    assert any("hosts are not in it" in words for words in cost(read(path)).sources)
 
 
 def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from triosim.accelerator.problem import gemm
+from triosim.core.errors import InputError
 
 gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("triosim.explore.environments")
@@ -93,3 +94,16 @@ def test_a_design_without_sizes_to_vary_is_told():
 
     with pytest.raises(InputError, match="give vary"):
         accelerator("eyeriss")
+
+
+@pytest.mark.parametrize("action", [[99] * 6, [-1, 0, 0, 0, 0, 0], [0], [0.5] * 6, "all", None])
+def test_what_is_no_action_is_refused(action):
+    made = gymnasium.make("triosim/Accelerator-v0").unwrapped
+    made.reset(seed=0)
+    with pytest.raises(InputError, match="for each of 6 choices"):
+        made.step(action)
+
+
+def test_a_trajectory_has_a_folder_before_the_first_step(tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        gymnasium.make("triosim/Accelerator-v0", trajectory=tmp_path / "no" / "steps.jsonl")

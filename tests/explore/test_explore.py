@@ -199,3 +199,12 @@ def test_a_surrogate_errs_by_what_it_is_told():
 def test_what_makes_no_sense_is_told(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_an_interrupt_before_anything_is_found_is_an_interrupt():
+    class Interrupted(Quadratic):
+        def evaluated(self, values):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(Interrupted(), "random", 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -177,10 +178,27 @@ def test_what_cannot_be_is_one_sentence() -> None:
     for words, said in (
         ((*REQUEST, "--device", "A100", "--pim", "all"), "no memory of A100-SXM4-80GB computes: give --device"),
         ((*REQUEST, "--device", "A100+attacc", "--pim", "most"), "unknown --pim 'most'"),
-        ((*REQUEST, "--device", "A100+nothing"), "A100+nothing"),
+        ((*REQUEST, "--device", "A100+nothing"), "unknown computing memory 'nothing': known: attacc"),
+        ((*REQUEST, "--device", "A1000+attacc"), "unknown device 'A1000'"),
         (("infer", "llama-2-7b", "--device", "A100+attacc", "--pim", "all"), "--pim is of one request"),
         (("infer", "llama-2-7b", "--device", "A100", "--weights", "fp8"), "--weights is of one request"),
     ):  # fmt: skip
         done = run(*words, code=2)
         assert said in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("device", ["A100", "A100+attacc", "A100+neupims", "A100+upmem"])
+def test_parts_of_a_decode_add_up_to_it(device: str) -> None:
+    found = json.loads(run(*REQUEST[:-2], "--device", device, "--batch-size", "8", "--json", "-").stdout)
+    assert sum(found["breakdown_s"]["decode"].values()) == pytest.approx(found["tpot_s"], rel=0.01)
+
+
+def test_a_file_of_ones_own_stands_behind_the_plus(tmp_path: Path) -> None:
+    ready = resources.files("triosim.hardware.pim_memories").joinpath("attacc.toml").read_text(encoding="utf-8")
+    path = tmp_path / "mine.toml"
+    path.write_text(ready.replace('"attacc"', '"mine"'))
+    mine, attacc = (_request(f"A100+{name}") for name in (path, "attacc"))
+    assert mine["device"].endswith("+mine")
+    assert mine["tpot_s"] == attacc["tpot_s"]
+    assert "energy   of a request is not counted" in run(*REQUEST[:-2], "--device", f"A100+{path}").stdout

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.tiles.graphs import graphs
 from triosim.tiles.assignment import assigned
 from triosim.tiles.graph import CoreNetwork, SharedMemory, Tile, TileGraph
+from triosim.tiles.interconnect import links
 from triosim.tiles.play import play
 from triosim.tiles.reading import as_document, graph_of
 
@@ -143,3 +144,13 @@ def test_what_is_held_is_counted_until_it_is_taken():
     assert run.cores[0].most_held == 1200
     assert run.cores[1].most_held == 30
     assert run.cores[0].received == 1300
+
+
+def test_routes_are_worked_out_when_they_are_asked_for() -> None:
+    """Of a thousand cores nearly no pair talks."""
+    graph = TileGraph("many", tuple(f"c{n}" for n in range(1000)), (), network=CoreNetwork("crossbar"))
+    found = links(graph)
+    assert len(found.names) == 2001
+    assert not found._known
+    assert found.route(0, 999) == ((1, 2000), 0.0)
+    assert list(found._known) == [(0, 999)]

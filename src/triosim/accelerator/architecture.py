@@ -8,10 +8,10 @@ Quantities are in SI units: joules, hertz; bandwidths in words for each cycle an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
-from triosim.accelerator.problem import Problem
+from triosim.accelerator.problem import OF_ATTENTION, ROLES, Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
@@ -220,6 +220,24 @@ def check_energies(energies: Energies, where: str) -> None:
         value = getattr(energies, field.name)
         if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{where}: the energy of {field.name} is {value / 1e-12:g} pJ: give 0 or more")
+
+
+def check_keeps(architecture: Architecture, problems: Sequence[Problem] = ()) -> None:
+    """Refuse a store that keeps what no problem has.
+
+    Args:
+        architecture: the design.
+        problems: those given, beside our own kinds (convolutions, products, attention), which models consist of.
+
+    Raises:
+        InputError: a name that is neither a role (``ROLES``) nor a tensor of one of the problems.
+    """
+    given = (tensor.name for problem in problems for tensor in problem.tensors)
+    known = list(dict.fromkeys([*ROLES, *OF_ATTENTION, *given]))
+    for store in architecture.stores:
+        for name in store.keeps or ():
+            if name not in known:
+                raise InputError(f"architecture {architecture.name}, {store.name}: {unknown('tensor', name, known)}")
 
 
 def tensors_kept(store: Store, problem: Problem) -> tuple[str, ...]:

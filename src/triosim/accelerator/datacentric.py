@@ -82,7 +82,8 @@ def case(name: str, hardware: Hardware, problem: Problem, dataflow: Dataflow) ->
     nodes.append(Store("L1", hardware.l1_words))
     rest = tuple(Loop(d, n) for d, n in extents.items() if n > 1)
     levels.append(Level("L1", rest))
-    return Architecture(name, tuple(nodes), Compute("mac")), LoopMapping(tuple(levels), ragged=True)
+    made = Architecture(f"{hardware.units} units", tuple(nodes), Compute("mac"))
+    return made, LoopMapping(tuple(levels), ragged=True)
 
 
 def _level(

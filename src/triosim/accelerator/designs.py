@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from triosim.accelerator import energies, mapper, systolic
-from triosim.accelerator.architecture import Architecture, FanOut, Store
+from triosim.accelerator.architecture import Architecture, FanOut, Store, check_keeps
 from triosim.accelerator.directives import Constraints
 from triosim.accelerator.mapspace import primes_of
 from triosim.accelerator.problem import Problem
@@ -38,6 +38,9 @@ CLOCK_HZ = 1e9
 
 TYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float4_e2m1", "int8")
 """Element types of models; each element is a word."""
+
+ARRAY_MEMORY = 2**20
+"""Bytes of an array's memory of which nobody states the size, for what an access takes."""
 
 SMOOTH = 13
 """Largest prime factor of a bound that is mapped; other bounds are rounded up to the next of that kind."""
@@ -135,6 +138,7 @@ def device(files: Files, clock_hz: float | None = None, vector_flops: float | No
     stated = clock_hz
     if found.architecture is not None:
         design = found.design
+        check_keeps(design)
         name, units, process = design.name, design.compute_instances, design.technology
         stated = stated or design.clock_hz
         columns = math.prod(node.x for node in design.nodes if isinstance(node, FanOut))
@@ -268,6 +272,8 @@ def _mapped(design: Architecture, problem: Problem, rules: Constraints, how: Map
     search = mapper.search(
         design, problem, rules, objective=how.objective, budget=how.budget, seed=how.seed, timing=how.timing
     )  # fmt: skip
+    if not search.finished:  # the search ends with its best so far, which is not to be kept, and no prediction either
+        raise KeyboardInterrupt
     best = mapper.evaluated(design, problem, search.best, how.timing)
     levels = best.levels
     outer = design.stores[0]
@@ -282,35 +288,36 @@ def _mapped(design: Architecture, problem: Problem, rules: Constraints, how: Map
 
 
 def _on_array(array: Array, problem: Problem, timing: str) -> EinsumCost:
-    """The closed form, once for each of a batch; energies from published ones (:mod:`triosim.accelerator.energies`)."""
-    shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
-    batch = math.prod(problem.bound[d] for d in shared)
-    bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
-    single = replace(problem, bounds=bounds)
-    one = systolic.run(array, systolic.product_of(single), timing=timing)
-    levels = array_levels(array, single, one)
+    """The closed form; energies from published ones (:mod:`triosim.accelerator.energies`)."""
+    run = systolic.of_einsum(array, problem, timing=timing)
+    levels = array_levels(array, problem, run)
     compute, memory = levels.pop("compute"), levels.pop("memory")
-    shared_words = sum(problem.words(tensor) for tensor in problem.tensors)
-    words = sum(single.words(tensor) for tensor in single.tensors)
+    loading = (run.ifmap_reads + run.filter_reads) / array.bandwidth if array.bandwidth and timing != "ideal" else 0.0
     return EinsumCost(
-        batch * one.total_cycles, batch * one.total_cycles, 1.0, batch * compute, batch * sum(levels.values()),
-        memory * shared_words / words, "memory" if one.stall_cycles > one.cycles else "compute",
+        run.total_cycles, run.total_cycles, 1.0, compute, sum(levels.values()), memory,
+        "memory" if loading > run.cycles else "compute",
     )  # fmt: skip
 
 
 def array_levels(array: Array, problem: Problem, found: ArrayRun) -> dict[str, float]:
     """Joules of a product on an array: its three memories, the multiplications, and the memory outside, once for each
     word of each tensor; energies are published ones of :data:`~triosim.accelerator.energies.DEFAULT_NM`."""
+    counts = {
+        "memory": sum(problem.words(tensor) for tensor in problem.tensors), "inputs": found.ifmap_reads,
+        "weights": found.filter_reads, "outputs": found.ofmap_writes, "compute": problem.computes,
+    }  # fmt: skip
+    return {name: counts[name] * each for name, each in array_energies(array).items()}
+
+
+def array_energies(array: Array) -> dict[str, float]:
+    """Joules of a word of each memory of an array, the one outside first, and of a multiplication, as in
+    :func:`array_levels`; a memory of which nobody says the size counts as 1 MiB."""
     bits, nm = 8 * array.word_bytes, energies.DEFAULT_NM
-    parts = (
-        ("inputs", found.ifmap_reads, array.ifmap_bytes), ("weights", found.filter_reads, array.filter_bytes),
-        ("outputs", found.ofmap_writes, array.ofmap_bytes),
-    )  # fmt: skip
-    words = sum(problem.words(tensor) for tensor in problem.tensors)
+    sizes = {"inputs": array.ifmap_bytes, "weights": array.filter_bytes, "outputs": array.ofmap_bytes}
     return {
-        "memory": words * energies.dram_j(bits),
-        **{name: count * energies.sram_j(size or 2**20, bits, nm) for name, count, size in parts},
-        "compute": problem.computes * energies.multiply_add_j(bits, nm),
+        "memory": energies.dram_j(bits),
+        **{name: energies.sram_j(size or ARRAY_MEMORY, bits, nm) for name, size in sizes.items()},
+        "compute": energies.multiply_add_j(bits, nm),
     }
 
 

@@ -20,6 +20,7 @@ from functools import lru_cache
 from importlib import resources
 
 from triosim.accelerator.architecture import Architecture, AssumedEnergies, Compute, Energies, FanOut, Store, merged
+from triosim.core.units import format_bytes
 
 FACTOR = 2.02
 """Of an assumed energy, up and down: the square root of 74.144 / 18.183829 (see above)."""
@@ -34,7 +35,8 @@ def _rows() -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def _nanometres(technology: str) -> float | None:
+def process_nm(technology: str) -> float | None:
+    """Nanometres that the name of a process holds; None where it holds none."""
     match = re.search(r"(\d{1,6}(?:\.\d{1,6})?)", technology)
     return float(match[1]) if match else None
 
@@ -83,7 +85,7 @@ DRAMS = ("DRAM", "DDR4", "HBM2", "GDDR6", "LPDDR4")
 
 def completed(architecture: Architecture) -> Architecture:
     """The same with energies for all actions; what was assumed stands in its ``assumed``."""
-    stated = _nanometres(architecture.technology)
+    stated = process_nm(architecture.technology)
     nanometres = stated or DEFAULT_NM
     node = f"{nanometres:g} nm" + ("" if stated else ", as nobody stated the process")
     assumed: list[AssumedEnergies] = []
@@ -125,7 +127,7 @@ def _store(store: Store, nanometres: float, node: str) -> tuple[Store, AssumedEn
     else:
         size = store.capacity_words * store.word_bits / 8 if store.capacity_words is not None else 2**20
         value = sram_j(size, bits, nanometres)
-        text = f"SRAM of {size:g} bytes, {bits} bits in {node} (Horowitz, ISSCC 2014; Jouppi, ISCA 2021)"
+        text = f"SRAM of {format_bytes(size)}, {bits} bits in {node} (Horowitz, ISSCC 2014; Jouppi, ISCA 2021)"
         guess = AssumedEnergies(store.name, 1 / FACTOR, FACTOR, _said(value, text))
     return replace(store, energies=merged(Energies(value, value, value), own)), guess
 

@@ -230,7 +230,7 @@ def _non_dominated(rows: Iterable[tuple[float, float, LoopMapping]]) -> list[tup
 
 
 def parse_budget(text: str | int) -> int:
-    """Mappings of a budget: ``"10s"`` is ten times :data:`RATE`, ``"500000"`` is that many.
+    """Mappings of a budget: ``"10s"`` is ten times :data:`RATE`, ``"500000"`` or ``"5e5"`` is that many.
 
     Raises:
         InputError: neither a time nor a whole number, or less than one mapping.
@@ -238,11 +238,16 @@ def parse_budget(text: str | int) -> int:
     from triosim.core.units import parse_time
 
     words = str(text).strip()
-    whole = words.isdecimal() and len(words) <= 18
-    seconds = 0.0 if whole else parse_time(words, "--budget")
-    if seconds > LONGEST_S:
-        raise InputError(f"--budget {words} is longer than a week: give less")
-    number = int(words) if whole else int(seconds * RATE)
+    timed = words[-1:].isalpha()
+    value = parse_time(words, "--budget")  # of a number without a unit that number
+    if value > (LONGEST_S if timed else LONGEST_S * RATE):
+        raise InputError(
+            f"--budget {words} is longer than a week: give less" if timed
+            else f"--budget {words} is more mappings than a week has time for: give less"
+        )  # fmt: skip
+    if not timed and value != int(value):
+        raise InputError(f"--budget {words} is no whole number of mappings: give one, or a time such as 10s")
+    number = int(value * RATE) if timed else int(value)
     if number < 1:
         raise InputError(f"--budget {words} is no mapping at all: give a time such as 10s or a number of mappings")
     return number
@@ -288,6 +293,7 @@ def search(
 
     Raises:
         InputError: unknown names, or no mapping is possible or was found.
+        KeyboardInterrupt: it was interrupted before it found one.
     """
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)
@@ -486,6 +492,8 @@ def _joined(islands: list[_Island], objective: str) -> Search:
     bests = [island.best for island in islands if island.best is not None]
     proposed = sum(island.proposed for island in islands)
     if not bests:
+        if any(island.interrupted for island in islands):
+            raise KeyboardInterrupt
         raise InputError(
             f"none of the {proposed} mappings that were tried fits its stores: raise --budget, or loosen constraints"
         )

@@ -22,6 +22,8 @@ MOST_COMPUTES = 2**53
 DISTRIBUTIONS = ("fixed-structured", "hypergeometric")
 """How zeros lie: the same number in every tile, or anywhere with the same chance."""
 
+OF_ATTENTION = ("Queries", "Keys", "Values", "Scores")
+"""Tensors of attention beside its outputs (:func:`attention`)."""
 ROLES = ("Outputs", "Inputs", "Weights")
 """What tensors are to a design that runs any einsum of two inputs."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from triosim.accelerator.architecture import Architecture, Energies
+from triosim.accelerator.architecture import Architecture, Energies, check_keeps
 from triosim.accelerator.datacentric import Dataflow, Hardware, case
 from triosim.accelerator.directives import Directives
 from triosim.accelerator.energies import completed
@@ -135,8 +135,23 @@ class Contents:
             InputError: there is none, or energies of a component that it does not have.
         """
         if self.architecture is None:
-            raise InputError("no design was found in the files: give a file with an architecture, or a preset's name")
+            raise InputError(self._no_design)
         return self._with_energies(self.architecture)
+
+    @property
+    def _no_design(self) -> str:
+        """Why there is none."""
+        if self.array is not None:
+            return (
+                f"{self.array.name} is a systolic array, whose mapping is given: `triosim accelerator evaluate` says "
+                "what it takes"
+            )
+        if self.hardware is not None or self.dataflows:
+            return (
+                "hardware of data-centric mappings has only the stores that a mapping gives it: evaluate it with a "
+                "network that has one, or describe a design"
+            )
+        return "no design was found in the files: give a file with an architecture, or a preset's name"
 
     @property
     def problem(self) -> Problem:
@@ -177,6 +192,8 @@ def read(paths: Iterable[Path]) -> Contents:
     for path in paths:
         with reading(path):
             found = found.joined(read_one(path), str(path))
+    if found.architecture is not None and found.problems:
+        check_keeps(found.architecture, found.problems)
     return found
 
 
@@ -207,4 +224,5 @@ def placed(where: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        said = str(error)
+        raise InputError(said if where in said else f"{where}: {said}") from None

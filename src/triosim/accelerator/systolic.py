@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from triosim.accelerator.problem import Problem
 from triosim.core.dataclass import dataclass
@@ -49,6 +50,8 @@ class Array:
             raise unknown(f"dataflow of {self.name}", self.dataflow, DATAFLOWS)
         if self.rows < 1 or self.columns < 1:
             raise InputError(f"array {self.name}: {self.rows} rows and {self.columns} columns: the least is 1 by 1")
+        if self.word_bytes < 1:
+            raise InputError(f"array {self.name}: words of {self.word_bytes} bytes: the least is 1")
         if self.bandwidth is not None and not self.bandwidth > 0:
             raise InputError(f"array {self.name}: a bandwidth of {self.bandwidth} words a cycle: give one above 0")
 
@@ -79,6 +82,7 @@ class ArrayRun:
         utilization: share of multiplications that ``cycles`` had room for.
         mapping_efficiency: share of the array that is filled, over the folds.
         ifmap_reads, filter_reads, ofmap_writes: words from and to the memories beside the array.
+        times: how many products of this size run one after another; all counts are of all of them.
     """
 
     product: Product
@@ -90,6 +94,7 @@ class ArrayRun:
     ifmap_reads: int
     filter_reads: int
     ofmap_writes: int
+    times: int = 1
 
     @property
     def total_cycles(self) -> float:
@@ -120,7 +125,7 @@ def run(array: Array, product: Product, form: str = "scale-sim", timing: str = "
         cycles = folds * fold_cycles
     else:
         fold_cycles = stream + (rows if array.dataflow == "os" else 2 * rows) + columns - 2
-        cycles = folds * fold_cycles - 1
+        cycles = max(folds * fold_cycles - 1, 1)
     ifmap = m * k * (1 if array.dataflow == "is" else column_folds)
     weights = {"os": n * k * row_folds, "ws": k * n, "is": n * k * column_folds}[array.dataflow]
     outputs = m * n * (1 if array.dataflow == "os" else row_folds)
@@ -128,6 +133,24 @@ def run(array: Array, product: Product, form: str = "scale-sim", timing: str = "
         product, cycles, _stalls(array, folds, fold_cycles, ifmap + weights, timing), folds,
         m * n * k / (cycles * rows * columns), over_rows * over_columns / (folds * rows * columns),
         ifmap, weights, outputs,
+    )  # fmt: skip
+
+
+def of_einsum(array: Array, problem: Problem, form: str = "scale-sim", timing: str = "ideal") -> ArrayRun:
+    """Runs an einsum on an array: a product for each place of the dimensions that index all its tensors (heads,
+    groups, a batch).
+
+    Raises:
+        InputError: it is not of two inputs, or an unknown form or timing.
+    """
+    shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
+    times = math.prod(problem.bound[d] for d in shared)
+    bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
+    one = run(array, product_of(replace(problem, bounds=bounds)), form, timing)
+    return replace(
+        one, cycles=times * one.cycles, stall_cycles=times * one.stall_cycles, folds=times * one.folds,
+        ifmap_reads=times * one.ifmap_reads, filter_reads=times * one.filter_reads,
+        ofmap_writes=times * one.ofmap_writes, times=times,
     )  # fmt: skip
 
 
@@ -143,8 +166,8 @@ def as_json(
         "cycles": sum(run.total_cycles for run in runs),
         "energy_j": sum(sum(joules.values()) for joules in levels),
         "layers": [
-            {"name": r.product.name, "m": r.product.m, "n": r.product.n, "k": r.product.k, "cycles": r.cycles,
-             "stall_cycles": r.stall_cycles, "folds": r.folds, "utilization": r.utilization,
+            {"name": r.product.name, "m": r.product.m, "n": r.product.n, "k": r.product.k, "times": r.times,
+             "cycles": r.cycles, "stall_cycles": r.stall_cycles, "folds": r.folds, "utilization": r.utilization,
              "mapping_efficiency": r.mapping_efficiency, "ifmap_reads": r.ifmap_reads,
              "filter_reads": r.filter_reads, "ofmap_writes": r.ofmap_writes, "energy_j": sum(joules.values()),
              "energy_j_by_level": dict(joules)}
@@ -155,10 +178,10 @@ def as_json(
 
 def _stalls(array: Array, folds: int, fold_cycles: int, loaded: int, timing: str) -> float:
     """Cycles of waiting: the first load, and of every later one what its predecessor's work does not hide."""
+    if timing not in ("ideal", "bandwidth", "double-buffer"):
+        raise unknown("timing", timing, ("ideal", "bandwidth", "double-buffer"))
     if timing == "ideal" or array.bandwidth is None:
         return 0.0
-    if timing not in ("bandwidth", "double-buffer"):
-        raise unknown("timing", timing, ("ideal", "bandwidth", "double-buffer"))
     load = loaded / folds / array.bandwidth
     if timing == "bandwidth":
         return max(folds * (load - fold_cycles), 0.0)

@@ -187,35 +187,40 @@ def ert(architecture: Architecture) -> str:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
+def _exact(count: float) -> str:
+    """A count with all its digits, for those who compare counts: no exponent, no ``.0`` of a whole number."""
+    return f"{count:.0f}" if count == int(count) else f"{count:.4f}".rstrip("0")
+
+
 def timeloop_stats(found: Evaluation, architecture: Architecture) -> str:
     """The evaluation with the field names of Timeloop's statistics, so that scripts that look for them find them."""
     lines = ["Buffer and Arithmetic Levels", "----------------------------"]
     level = 0
     lines += [f"Level {level}", "-------", f"=== {architecture.compute.name} ===", "", "    STATS", "    -----",
-              f"    Utilized instances      : {found.used:g}",
+              f"    Utilized instances      : {_exact(found.used)}",
               f"    Computes (total)        : {found.computes}",
-              f"    Cycles                  : {found.cycles:g}",
+              f"    Cycles                  : {_exact(found.cycles)}",
               f"    Energy (total)          : {found.compute_j / _PICO:.2f} pJ", ""]  # fmt: skip
     stores = architecture.stores
     leakage = dict(found.leakage_j)
     for store in reversed(stores):
         level += 1
         lines += [f"Level {level}", "-------", f"=== {store.name} ===", "", "    STATS", "    -----",
-                  f"    Cycles               : {found.cycles:g}"]  # fmt: skip
+                  f"    Cycles               : {_exact(found.cycles)}"]  # fmt: skip
         for a in found.accesses:
             if a.store == store.name:
                 lines += [
                     f"    {a.tensor}:",
-                    f"        Utilized capacity                        : {a.tile:g}",
-                    f"        Utilized instances (max)                 : {a.instances:g}",
-                    f"        Scalar reads (per-instance)              : {a.reads:g}",
-                    f"        Scalar fills (per-instance)              : {a.fills:g}",
-                    f"        Scalar updates (per-instance)            : {a.updates:g}",
+                    f"        Utilized capacity                        : {_exact(a.tile)}",
+                    f"        Utilized instances (max)                 : {_exact(a.instances)}",
+                    f"        Scalar reads (per-instance)              : {_exact(a.reads)}",
+                    f"        Scalar fills (per-instance)              : {_exact(a.fills)}",
+                    f"        Scalar updates (per-instance)            : {_exact(a.updates)}",
                     f"        Energy (total)                           : {a.energy_j / _PICO:.2f} pJ",
                 ]
         lines += [f"    Leakage energy (total)   : {leakage[store.name] / _PICO:.2f} pJ", ""]
     lines += ["Summary Stats", "-------------", f"GFLOPs (@1GHz): {2 * found.computes / found.cycles:.2f}",
-              f"Utilization: {found.utilization:.2%}", f"Cycles: {found.cycles:g}",
+              f"Utilization: {found.utilization:.2%}", f"Cycles: {_exact(found.cycles)}",
               f"Energy: {found.energy_j * 1e6:.2f} uJ",
               f"EDP(J*cycle): {found.energy_j * found.cycles:.2e}", "", f"Computes = {found.computes}",
               "fJ/Compute"]  # fmt: skip
@@ -236,6 +241,6 @@ def compute_report(runs: Sequence[ArrayRun]) -> str:
                      "Compute Util %"])  # fmt: skip
     for i, run in enumerate(runs):
         busy = run.utilization * run.cycles / run.total_cycles
-        writer.writerow([i, f"{run.total_cycles:g}", f"{run.stall_cycles:g}", f"{100 * busy:.6g}",
+        writer.writerow([i, _exact(run.total_cycles), _exact(run.stall_cycles), f"{100 * busy:.6g}",
                          f"{100 * run.mapping_efficiency:.6g}", f"{100 * run.utilization:.6g}"])  # fmt: skip
     return file.getvalue()

@@ -12,7 +12,11 @@ from triosim.cli.command import CommandGroup, command, progress_bar, say, wants_
 from triosim.cli.outputs import JsonFile, write_json
 
 if TYPE_CHECKING:
+    from triosim.accelerator.evaluate import Evaluation
+    from triosim.accelerator.mapper import Search
+    from triosim.accelerator.problem import Problem
     from triosim.accelerator.reading import Contents
+    from triosim.accelerator.sparse import SparseEvaluation
 
 accelerator_app = typer.Typer(
     cls=CommandGroup,
@@ -162,7 +166,8 @@ def evaluate(
         if page is not None:
             write(drawn, page)
     say(outputs, json, stats, ert)
-    say((f"note: {note}" for note in (*found.notes, *found.unused)), json, stats, ert)
+    dense = ("--stats and --report show the mapping without zeros minded",) if found.sparse and (stats or page) else ()
+    say((f"note: {note}" for note in (*found.notes, *found.unused, *dense)), json, stats, ert)
 
 
 def _cases(found: Contents, mapping: Path | None, ragged: bool) -> list[Any]:
@@ -194,7 +199,7 @@ def _evaluate_array(
         raise InputError("--ert: a systolic array of closed form has no energies: describe it as a design")
     if not found.problems:
         raise InputError("the files hold no problem: give a file with one")
-    runs = [systolic.run(found.array, systolic.product_of(p), form, timing) for p in found.problems]
+    runs = [systolic.of_einsum(found.array, p, form, timing) for p in found.problems]
     levels = [designs.array_levels(found.array, p, one) for p, one in zip(found.problems, runs, strict=True)]
     if json is not None:
         write_json(systolic.as_json(found.array, runs, form, timing, levels), json)
@@ -270,7 +275,8 @@ def map_(
     architecture = found.design
     if found.constraints and not times:
         found.constraints.check_names(found.problems, [str(path) for path in (problem, *(also or []))])
-    rows = []
+    rows: list[tuple[Problem, Search, Evaluation, SparseEvaluation | None]] = []
+    left = 0
     for one in found.problems:
         rules = found.constraints.constraints(architecture, one) if found.constraints else Constraints()
         if found.mapping is not None:
@@ -286,6 +292,7 @@ def map_(
                 workers=workers, on_progress=progress,
             )  # fmt: skip
         best = mapper.evaluated(architecture, one, result.best, timing)
+        left = 0 if result.finished else len(found.problems) - len(rows) - 1
         thinned = sparse.evaluate(architecture, one, best.mapping, found.sparse, timing) if found.sparse else None
         rows.append((one, result, best, thinned))
         if wants_summary(json, output) and not times:
@@ -293,29 +300,33 @@ def map_(
             report.evaluation(best, architecture, one, rich_console())
             if thinned:
                 report.sparse_evaluation(thinned, rich_console())
+        if not result.finished:
+            break
     if times and wants_summary(json, output):
         report.layers(
-            [(one, often, best) for (one, _, best, _), often in zip(rows, times, strict=True)], rich_console()
+            [(one, often, best) for (one, _, best, _), often in zip(rows, times, strict=False)], rich_console()
         )
     if json is not None:
         made = [
             {**evaluation.as_json(best), **often, "search": mapper.as_json(result, objective),
              "mapping": writing.mapping_rows(best.mapping), **({"sparse": sparse.as_json(thinned)} if thinned else {})}
             for (_, result, best, thinned), often in zip(
-                rows, [{"times": n} for n in times] or [dict[str, float]() for _ in rows], strict=True
+                rows, [{"times": n} for n in times[: len(rows)]] or [dict[str, float]() for _ in rows], strict=True
             )
         ]  # fmt: skip
         write_json(_together(made), json)
-    if output is not None:
-        text = writing.timeloop_mapping if output.suffix in (".yaml", ".yml") else writing.toml_mapping
-        with text_output(output) as file:
-            file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
     if page is not None:
         from triosim.report.accelerator_page import PlottedCase, write
 
         write([PlottedCase(best, architecture, one, result) for one, result, best, _ in rows], page)
+    if output is not None:  # last: a mapping may have no words in Timeloop's format
+        text = writing.timeloop_mapping if output.suffix in (".yaml", ".yml") else writing.toml_mapping
+        with text_output(output) as file:
+            file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
     say(written("mapping", output) + written("json", json) + written("report", page), output, json)
     notes = found.notes + found.unused
+    if left:
+        notes += (f"interrupted: {left} of {len(found.problems)} problems were not looked at, and are in no sum",)
     if found.sparse:
         notes += ("the search minded no zeros, what it found was evaluated with them",)
     say((f"note: {note}" for note in notes), output, json)

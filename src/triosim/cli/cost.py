@@ -29,7 +29,7 @@ def cost(
         Path | None,
         typer.Argument(
             metavar="RESULT",
-            help="What train or infer --json wrote.",
+            help="What train, infer or serve --json wrote.",
             show_default=False,
             autocompletion=completion.files,
         ),
@@ -103,7 +103,7 @@ def cost(
         typer.Option(
             "--price",
             metavar="USD/h",
-            help="Of a device hour, as 2/h (default: its list price).",
+            help="Of a device hour, as 2/h, instead of --pay (default: its list price).",
             show_default=False,
             rich_help_panel=MONEY,
         ),

@@ -9,7 +9,7 @@ from triosim.cli.command import note
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,7 +145,7 @@ def energy_options(options: PowerFields) -> EnergyOptions:
         InputError: a constant or a file makes no sense.
     """
     from triosim.energy.constants import parse
-    from triosim.energy.cost import MODES, CostOptions, facility_pue, grid_name
+    from triosim.energy.cost import CostOptions, check, facility_pue, grid_name
     from triosim.energy.options import EnergyOptions
 
     overrides = parse(options.constant)
@@ -161,8 +161,7 @@ def energy_options(options: PowerFields) -> EnergyOptions:
         mode=options.pay or "list", overrides=given,
         tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
     )  # fmt: skip
-    if paid.mode not in MODES:
-        raise unknown("way to pay", paid.mode, MODES)
+    check(paid)
     return EnergyOptions(overrides=given, cost=paid, calibrated=_calibrated(options.energy))
 
 
@@ -210,11 +209,18 @@ def price_of(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    return number_of(text.strip().removesuffix("/h").removeprefix("$").strip(), "--price", "2/h", least=0.0)
+    bare = text.strip().removesuffix("/h").strip().removesuffix("USD").removeprefix("$").strip()
+    try:
+        value = float(bare)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InputError(f"--price {quoted(text)}: give dollars of a device hour, at least 0, for example 2/h")
+    return value
 
 
-def number_of(text: str, what: str, example: str, least: float | None = None) -> float:
-    """A number above 0, or of at least ``least``.
+def number_of(text: str, what: str, example: str) -> float:
+    """A number above 0.
 
     Raises:
         InputError: it is not.
@@ -223,7 +229,7 @@ def number_of(text: str, what: str, example: str, least: float | None = None) ->
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (0 < value < float("inf") or value == least):
+    if not 0 < value < float("inf"):
         raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
     return value
 

@@ -92,7 +92,7 @@ def explore(
 
         result = explored(what, searcher, budget, seed, on_trial, workers)
         learnt = None
-        if surrogate is not None:
+        if surrogate is not None and result.finished:
             learnt = learned(what, surrogate, seed, lambda count: progress(f"{count:,} points for the surrogate"))
     if json is not None:
         write_json(report.to_dict(result, what, searcher, seed, learnt), json)
@@ -105,7 +105,7 @@ def explore(
             file.writelines(lines)
     files = (json, csv, chart, trajectory)
     if wants_summary(*files):
-        report.explored(result, what, searcher, learnt, rich_console())
+        report.explored(result, what, searcher, budget, learnt, rich_console())
     say([row for name, path in zip(("json", "table", "chart", "steps"), (json, csv, chart, trajectory), strict=True)
          for row in written(name, path)], *files)  # fmt: skip
 

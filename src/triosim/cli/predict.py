@@ -103,6 +103,8 @@ def _predict(options: Options, training: bool) -> None:
 
         found = best_of(options, predict, system)
         result = found.result if found is not None else predict(system)
+        paid = any((options.tokens, options.at, options.grid, options.price, options.pay))
+        unpriced = paid and result.cost is None  # what makes no sense of these is said before anything is shown
         progress("writing")
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
@@ -111,7 +113,7 @@ def _predict(options: Options, training: bool) -> None:
         from triosim.report.terminal import clocks, summary
 
         summary(result, rich_console())
-        if result.cost is not None and any((options.tokens, options.at, options.grid, options.price, options.pay)):
+        if result.cost is not None and paid:
             from triosim.report.cost import show
 
             print()
@@ -119,6 +121,8 @@ def _predict(options: Options, training: bool) -> None:
         if found is not None:
             clocks(found, rich_console())
     say(lines, *outputs)
+    if unpriced:
+        note("warning   what the job costs is not known, for nobody says what these devices draw: give tdp_w in a file")
     if options.constant:
         rests = (*(result.energy.sources if result.energy else ()), *(result.cost.sources if result.cost else ()))
         tell_unused(options.constant, rests, options.pue)
@@ -334,6 +338,7 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
     if options.system is None and device is None and trace.meta.clock == "none":
         device = _calibrated(options.operator_times)
         if device is None and trace.meta.made_by in ("triosim.model", "onnx", "nn-meter"):
+            _check_file(options.operator_times)
             raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
     made = named_system(options, device, at_least)
     if options.straggler:
@@ -341,6 +346,20 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
 
         made = slowed(made, parse_stragglers(options.straggler))
     return held_back(made, options)
+
+
+def _check_file(operator_times: str) -> None:
+    """Refuse a file of operator times that is not there, or that answers for whole networks alone.
+
+    Raises:
+        InputError: so it is.
+    """
+    if operator_times.lower().endswith(".json"):
+        from triosim.core import guarded
+        from triosim.kernels.pack import refuse_networks_only
+
+        document = guarded.values(Path(operator_times), ".json")
+        refuse_networks_only(document.get("schema") if isinstance(document, dict) else None, operator_times)
 
 
 def _calibrated(operator_times: str) -> Accelerator | None:
@@ -372,7 +391,7 @@ def _check_outputs(options: Options) -> None:
         ("--composition", options.composition), ("--operator-times", options.operator_times),
         *(("--also", path) for path in options.also or ()), ("--packing", options.packing),
     ]  # fmt: skip
-    check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
+    check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised, ("--chakra", "--timeline"))
     if options.timeline is not None:
         from triosim.report import pictures
 

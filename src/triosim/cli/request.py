@@ -72,11 +72,11 @@ def request(options: InferOptions) -> None:
     )
     prompt, output = options.prompt, options.output
 
-    def predict(clock: float | None) -> OneRequest:
+    def predict(clock: float | None, bounded: bool) -> OneRequest:
         own = pool if clock is None else replace(pool, clock_hz=clock)
-        return one_request(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok)
+        return one_request(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok, bounded)
 
-    found, tried = predict(None), None
+    found, tried = predict(None, True), None
     if (slowdown := slowdown_of(options)) is not None:
         tried = least_energy_request(found, predict, slowdown)
         found = tried.result
@@ -151,6 +151,8 @@ def summary(found: OneRequest) -> list[str]:
             lines.append(f"{part.replace('_', ' '):18}" + "".join(f"{format_time(value):>12}" for value in values))
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
+    if found.pim is not None:
+        lines += ["", "energy   of a request is not counted where memory computes (it is with --pim off)"]
     if (used := found.energy) is not None:
         low, high = (f"{format_count(end)}J" for end in used.interval_j)
         lines += [

@@ -16,7 +16,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO
@@ -127,16 +127,19 @@ def check_distinct(
     outputs: Mapping[str, str | os.PathLike[str] | None],
     inputs: Iterable[tuple[str, str | os.PathLike[str] | None]],
     is_read: Callable[[Path], bool] = lambda path: True,
+    folders: Container[str] = (),
 ) -> None:
-    """Refuse an output that is an input or another output of the same command, under whatever name.
+    """Refuse an output that is an input or another output of the same command, under whatever name, or that lies in a
+    folder that does not exist: before anything is computed.
 
     Args:
         outputs: option -> file or folder, None where it is not given.
         inputs: options and what they read.  Names of no file (a model, a ready system) are passed over.
         is_read: of an existing file in a folder that is read: whether it is what the folder is read for.
+        folders: options whose output may be a folder, which is made with those above it.
 
     Raises:
-        InputError: two of them are the same.
+        InputError: two of them are the same, or a file has nowhere to stand.
     """
     read = [(name, Path(path)) for name, path in inputs if path is not None and os.path.exists(path)]
     taken: dict[str, Path] = {}
@@ -156,6 +159,14 @@ def check_distinct(
             if _within(path, earlier) or _within(earlier, path):
                 raise InputError(f"{other} {earlier} and {name} {path}: one lies in the other; write them side by side")
         taken[name] = path
+    for name, path in taken.items():
+        folder = os.path.dirname(os.path.realpath(path))
+        if name not in folders and not is_standard_output(path) and not os.path.exists(folder):
+            raise _no_folder(path, folder)
+
+
+def _no_folder(path: str | os.PathLike[str], folder: str) -> InputError:
+    return InputError(f"cannot write {path}: there is no folder {folder}; give one that exists")
 
 
 @contextmanager
@@ -303,7 +314,7 @@ def _refusals(path: str | os.PathLike[str]) -> Iterator[None]:
             raise InputError(f"cannot write standard output: {error.strerror or error}; name a file instead") from None
         folder = os.path.dirname(os.path.realpath(path))
         if not os.path.exists(folder):
-            raise InputError(f"cannot write {path}: there is no folder {folder}; give one that exists") from None
+            raise _no_folder(path, folder) from None
         cure = "give a folder that may be written to"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             cure = "free some space or give another place"

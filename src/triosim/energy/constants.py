@@ -146,11 +146,11 @@ def check(name: str, value: float) -> None:
         raise InputError(f"constant {name} is a part of a whole: give 0 to 1, got {value:g}")
 
 
-_DIVIDES = ("life.years", "life.use", "embodied.yield")
+_DIVIDES = ("life.years", "life.use", "embodied.yield", "device.attained")
 _MOST = 1e15
 """Above it a number is a slip."""
 _SHARES = (
-    "device.idle_share", "device.memory_share", "grid.market", "life.use", "embodied.yield",
+    "device.attained", "device.idle_share", "device.memory_share", "grid.market", "life.use", "embodied.yield",
 )  # fmt: skip
 
 

@@ -50,13 +50,13 @@ class CostOptions:
     """What is asked of the cost of a job.
 
     Attributes:
-        at: place or region of the grid, as ``grid.*`` of the table has it.
+        at: place or region of the grid, as ``grid.*`` of the table has it; not beside ``grid_g_per_kwh``.
         grid_g_per_kwh: intensity of the grid by the hour, from the beginning of the job on and then again; empty for
             that of ``at``.
         grid_source: where those are from.
         market: part of the electricity that is bought as carbon-free; None for the table's.
         pue: of the facility; None for what the prediction has, else the table's.
-        price_per_hour: dollars of a device hour; None for the list price of the catalog.
+        price_per_hour: dollars of a device hour, rented at the list price; None for the catalog's.
         mode: of :data:`MODES`.
         tokens: of the whole job, None where it is not a job of tokens.
         overrides: constants beside the table's.
@@ -91,6 +91,7 @@ class Usage:
         hours_spread, it_spread: natural logarithm of the factor of the 90 % interval of the hours, and of the joules
             at these hours.
         timed: part of the joules that is drawn for as long as it takes.
+        remarks: what is not in the figures, a sentence each.
     """
 
     devices: tuple[tuple[str, float], ...]
@@ -105,6 +106,7 @@ class Usage:
     hours_spread: float = 0.0
     it_spread: float = 0.0
     timed: float = 1.0
+    remarks: tuple[str, ...] = ()
 
     @property
     def count(self) -> float:
@@ -173,11 +175,16 @@ def cost(usage: Usage, options: CostOptions | None = None) -> Cost:
         InputError: an option makes no sense.
     """
     options = options or CostOptions()
-    _check(options)
+    check(options)
     return _Costing(usage, options, EnergyConstants(dict(options.overrides))).run()
 
 
-def _check(options: CostOptions) -> None:
+def check(options: CostOptions) -> None:
+    """Refuse what makes no sense.
+
+    Raises:
+        InputError: with what to give instead.
+    """
     if options.mode not in MODES:
         raise unknown("way to pay", options.mode, MODES)
     if options.pue is not None and not 1 <= options.pue < math.inf:
@@ -189,6 +196,13 @@ def _check(options: CostOptions) -> None:
         raise InputError(f"the part that is bought as carbon-free must be 0 to 1, got {options.market:g}")
     if options.price_per_hour is not None and not 0 <= options.price_per_hour < math.inf:
         raise InputError(f"a price must be at least 0, got {options.price_per_hour:g}")
+    if options.price_per_hour is not None and options.mode != "list":
+        raise InputError(
+            f"a price of an hour that is given is what an hour costs, and not that of {options.mode}: give only one of "
+            "--price and --pay"
+        )
+    if options.grid_g_per_kwh and options.at != CostOptions.at:
+        raise InputError(f"the grid of {options.at} and one that is given both say the intensity: give only one")
     if options.tokens is not None and not 0 < options.tokens < math.inf:
         raise InputError(f"tokens of a job must be above 0, got {options.tokens:g}")
 
@@ -394,7 +408,7 @@ class _Costing:
             found += [self._rent_words(device) for device, _ in self.devices]
         if self.options.grid_g_per_kwh:
             found.append(f"grid by the hour: {self.options.grid_source}")
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys((*found, *self.usage.remarks)))
 
     def _rent_words(self, device: Accelerator) -> str:
         """Where the price of a device hour is from, one sentence."""

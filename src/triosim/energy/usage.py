@@ -91,7 +91,13 @@ def _request(found: Mapping[str, Any], where: str) -> Usage:
     devices = ((str(found["device"]), float(plan["tp"]) * float(plan["pp"])),)
     counts = batch, batch * float(found["output"])
     alone = _served(where, devices, float(found["e2e_s"]), float(energy["request_j"]), None, "batch", *counts)
-    return replace(alone, it_spread=half_width(*energy["interval_j"]))
+    return replace(
+        alone,
+        hours_spread=half_width(*found.get("interval", {}).get("e2e_s", (0.0, 0.0))),
+        it_spread=half_width(*energy["interval_j"]),
+        timed=float(energy["parts_j"]["static"]) / float(energy["request_j"]) if energy["request_j"] else 1.0,
+        remarks=("energy: of the devices alone, hosts are not in it (triosim serve counts them)",),
+    )
 
 
 def _served(

@@ -29,7 +29,7 @@ from triosim.accelerator.problem import Problem, convolution
 from triosim.accelerator.reading import Contents, read
 from triosim.accelerator.systolic import Array
 from triosim.core.errors import InputError
-from triosim.core.outputs import text_output
+from triosim.core.outputs import check_distinct, text_output
 from triosim.explore.accelerators import DesignExploration
 from triosim.explore.exploration import Exploration, Trial
 from triosim.explore.mappings import MappingExploration
@@ -68,6 +68,7 @@ class ExplorationEnvironment(gymnasium.Env):
     ) -> None:
         if steps < 1:
             raise InputError(f"episodes of {steps} steps: the least is 1")
+        check_distinct({"trajectory": trajectory}, [])
         self.fit = fit
         self.what, self.steps, self.trajectory = what, steps, trajectory
         self.action_space = gymnasium.spaces.MultiDiscrete(np.array(what.space.sizes, np.int64))
@@ -75,6 +76,7 @@ class ExplorationEnvironment(gymnasium.Env):
         low = np.array([0.0] * (self._choices + 1) + [-WORST] * self._costs, np.float32)
         high = np.array([1.0] * (self._choices + 1) + [WORST] * self._costs, np.float32)
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+        self._places = tuple(range(size) for size in what.space.sizes)
         self._spans = np.maximum(np.array(what.space.sizes) - 1, 1)
         self._reference = np.log(_reference(what))
         self._seen: dict[Point, tuple[NDArray[np.float32], float, dict[str, Any]]] = {}
@@ -93,8 +95,17 @@ class ExplorationEnvironment(gymnasium.Env):
         return seen.copy(), _own(info)
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Evaluate a variant."""
-        point = tuple(np.asarray(action).tolist())
+        """Evaluate a variant.
+
+        Raises:
+            InputError: the action is none of the action space.
+        """
+        point = tuple(np.atleast_1d(np.asarray(action)).tolist())
+        if len(point) != self._choices or not all(map(range.__contains__, self._places, point)):
+            raise InputError(
+                f"action {point}: give a whole number from 0 for each of {self._choices} choices, below "
+                f"{', '.join(map(str, self.what.space.sizes))}"
+            )
         if self.fit:
             point = self.what.fitted(point)
         seen, reward, info = self._look(point)

@@ -68,6 +68,8 @@ def explore(
                         if on_trial is not None:
                             on_trial(len(found), trial)
     except KeyboardInterrupt:
+        if not any(trial.costs is not None for trial in found.values()):
+            raise
         finished = False
     made = tuple(found.values())
     return ExplorationResult(made, asked, pareto(made), finished)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 
-from triosim.core.worker_processes import ended, worker_processes
+from triosim.core.worker_processes import WorkerPool, ended, worker_processes
 from triosim.explore.exploration import Exploration, Trial
 from triosim.explore.space import Point
 
@@ -38,7 +38,7 @@ class Trials:
 
     def __init__(self, what: Exploration, workers: int = 1) -> None:
         self.what, self.workers = what, workers
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
 
     def __enter__(self) -> Trials:
         return self
@@ -47,7 +47,7 @@ class Trials:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.end()
 
     def of(self, points: Sequence[Point]) -> Iterator[Trial]:
         """The trial of each point, in their order.

@@ -419,12 +419,13 @@ def device_of(given: str | DeviceTable) -> Accelerator:
 
 
 def with_memory(device: Accelerator, memory: str) -> Accelerator:
-    """The device with memory that computes, a ready one.
+    """The device with memory that computes, a ready one or one that a file describes.
 
     Raises:
         InputError: there is none of this name.
     """
-    return replace(device, name=f"{device.name}+{memory}", pim=pim.pim_memory(memory))
+    made = pim.pim_memory(memory)
+    return replace(device, name=f"{device.name}+{made.name}", pim=made)
 
 
 def sources(models: Sequence[Accelerator], links: Sequence[Link]) -> list[str]:

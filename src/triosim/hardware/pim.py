@@ -21,6 +21,7 @@ through the pins of the memory, a unit at each bank reads it where it lies.  So 
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -112,9 +113,14 @@ def pim_memory(name: str) -> PimMemory:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Processor and computing memory of ``"A100+attacc"``; no memory where none of that name is ready."""
+    """Processor and computing memory of ``"A100+attacc"``, ``"A100+memory.toml"``; no memory where the whole is a name
+    of a file, or what stands before the plus no device of the catalog and what stands behind it no ready memory."""
+    from triosim.hardware import catalog  # whose devices may have such memory
+
     processor, plus, memory = name.rpartition("+")
-    return (processor, memory) if plus and processor and memory in names() else (name, "")
+    if not (plus and processor and memory) or os.path.exists(name):
+        return name, ""
+    return (processor, memory) if memory in names() or catalog.has_accelerator(processor) else (name, "")
 
 
 def _parsed(table: dict[str, Any], where: str, stem: str) -> PimMemory:

@@ -135,14 +135,23 @@ def is_calibration_file(name: str) -> bool:
     return guarded.schema(Path(name)).startswith(CALIBRATION)
 
 
+def refuse_networks_only(schema: object, name: str) -> None:
+    """Refuse what was learned from whole networks where operators are to be priced.
+
+    Raises:
+        InputError: so it is.
+    """
+    if str(schema).startswith(NETWORKS_ONLY):
+        raise InputError(
+            f"{name} was learned from whole networks and does not know single operators: give it to "
+            f"triosim calibrate --few {name} --predict NETWORKS.csv"
+        )
+
+
 def _parse(document: Any, name: str) -> RooflinePack:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        if str(found).startswith(NETWORKS_ONLY):
-            raise InputError(
-                f"{name} was learned from whole networks and does not know single operators: give it to "
-                f"triosim calibrate --few {name} --predict NETWORKS.csv"
-            )
+        refuse_networks_only(found, name)
         raise InputError(f"operator pack {name}: schema is {quoted(found)}, this version reads {SCHEMA!r}")
     classes = document.get("classes")
     if not isinstance(classes, dict):

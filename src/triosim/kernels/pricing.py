@@ -37,12 +37,15 @@ def price(job: PricingJob, model: str = "auto", options: Mapping[str, Any] | Non
             recorded; the file of a pack (``*.json``), the constants of a roofline that ``auto`` uses instead of the
             physical models; a table of measured kernels (``*.json``, :mod:`triosim.kernels.models.table`); or a file of
             external times (:mod:`triosim.kernels.models.external`).
-        options: of the model's class, by name (:func:`triosim.core.options.configured`).
+        options: of the model's class, by name (:func:`triosim.core.options.configured`); of ``auto`` on a design those
+            of ``loop-nest``.
 
     Raises:
         InputError: there is no such model, option or pack, or it needs something that the job does not have; or the
             device cannot multiply an element type.
     """
+    if model == "auto" and options and job.device.design is not None:
+        model = "loop-nest"  # which auto takes there: the options are its own
     if model in MODELS:
         return _kept(job, model, options or {})
     return _priced(job, model, options or {})  # its file may have changed

@@ -357,7 +357,9 @@ def _causes(job: CompiledJob, names: list[str], moved: NDArray[np.float64]) -> t
 
 
 def _cure(job: CompiledJob, name: str) -> str:
-    device = job.job.device.name or "the device"
+    device, design = job.job.device.name or "the device", job.job.device.design is not None
+    if name == HOST and design:  # nobody records a trace on a chip that does not exist
+        return "say how it launches (--host graph, or none)"
     if name == HOST:
         return "" if job.launching.mode == "recorded" else f"record a trace on {device}"
     if name == UPDATE:
@@ -370,6 +372,8 @@ def _cure(job: CompiledJob, name: str) -> str:
     source = job.times.source[np.array([_WORDS[one] == name for one in GROUPS])[group]]
     if np.isin(source, _RECORDED).all():
         return ""
+    if design:
+        return "try more mappings (--operator-option budget=N)"
     if job.job.recorded_on is None:
         return f"record a trace on {device}, or calibrate it (triosim calibrate)"
     return f"record the trace on {device} at these shapes, or calibrate it (triosim calibrate)"

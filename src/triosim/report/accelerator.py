@@ -8,6 +8,7 @@ from rich.console import Console
 
 from triosim.accelerator import energies
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
+from triosim.accelerator.designs import ARRAY_MEMORY, array_energies
 from triosim.accelerator.evaluate import FILLING, Evaluation
 from triosim.accelerator.mapper import Search
 from triosim.accelerator.mapping import nest_lines
@@ -42,11 +43,11 @@ def evaluation(found: Evaluation, design: Architecture, problem: Problem, consol
     paragraph(console, f"{found.problem} on {found.architecture}", "bold")
     seconds = f" ({format_time(found.seconds)})" if found.seconds is not None else ""
     low, high = found.interval_j
-    between = f" ({joules(low)} to {joules(high)})" if found.assumed else ""
+    between = f" ({joules(low)} to {joules(high)})" if joules(low) != joules(high) else ""
     each = found.energy_j / found.computes / 1e-15
     for line in (
         f"cycles       {_count(found.cycles)}{seconds}, bound by {found.binds}, timing {found.timing}",
-        f"utilization  {share(found.utilization)}, {_count(found.used)} of {found.instances} units",
+        f"utilization  {share(found.utilization)}, {_count(found.used)} of {found.instances:,} units",
         f"energy       {joules(found.energy_j)}{between}, {each:,.2f} fJ for each of {found.computes:,} computes",
     ):
         paragraph(console, line, indent=13)
@@ -120,8 +121,9 @@ def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float
     heads = _numbers("cycles", "stalls", "used", "filled", "input reads", "weight reads", "output writes")
     table = TextTable((Column("layer"), *heads, Column("energy", right=True)))
     for run, joules_of in zip(rows, levels, strict=True):
+        name = run.product.name + (f" (x {run.times:,})" if run.times > 1 else "")
         table.add_row(
-            run.product.name, _count(run.cycles), _count(round(run.stall_cycles, 1)), share(run.utilization),
+            name, _count(run.cycles), _count(round(run.stall_cycles, 1)), share(run.utilization),
             share(run.mapping_efficiency), f"{run.ifmap_reads:,}", f"{run.filter_reads:,}", f"{run.ofmap_writes:,}",
             joules(sum(joules_of.values())),
         )  # fmt: skip
@@ -129,7 +131,7 @@ def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float
     whole = sum(total.values())
     if len(rows) > 1:
         cycles = sum(run.cycles for run in rows)
-        work = sum(run.product.m * run.product.n * run.product.k for run in rows)
+        work = sum(run.times * run.product.m * run.product.n * run.product.k for run in rows)
         table.add_row(
             "all", _count(cycles), _count(round(sum(run.stall_cycles for run in rows), 1)),
             share(work / (cycles * array.rows * array.columns)), "", "", "", "", joules(whole),
@@ -191,7 +193,7 @@ def design(found: Contents, console: Console) -> None:
     """One design in full."""
     if found.architecture is None and found.array is not None:
         array = found.array
-        paragraph(console, f"{array.name}: systolic array of {array.rows} by {array.columns}, {array.dataflow}", "bold")
+        _array(array, console)
         return
     made = found.design
     paragraph(console, made.name, "bold")
@@ -217,13 +219,32 @@ def design(found: Contents, console: Console) -> None:
     bits = f"{unit.word_bits} bits"
     table.add_row(unit.name, f"{made.compute_instances:,}", bits, "", "", "", "", _energies(unit.energies))
     console.print(table)
-    paragraph(console, "width in words; read and write in words a cycle; energies of an access", "dim")
+    said = "width in words; read and write in words a cycle; pJ of an access (r, w, u: reading, writing, updating)"
+    paragraph(console, said, "dim")
     for component, area in found.areas:
         paragraph(console, f"area of {component}: {area * 1e6:.4g} mm2")
     for key, source in made.sources:
         paragraph(console, f"source of {key}: {source}", "dim", indent=2)
     for assumed in made.assumed:
         paragraph(console, f"assumed: {assumed.component}: {assumed.text}", "dim", indent=2)
+
+
+def _array(array: Array, console: Console) -> None:
+    """A systolic array: its memories, what reaches it, and what an access takes."""
+    paragraph(console, f"{array.name}: systolic array of {array.rows} by {array.columns}, {array.dataflow}", "bold")
+    outside = "unlimited" if array.bandwidth is None else f"{array.bandwidth:g} words in a cycle"
+    paragraph(console, f"{8 * array.word_bytes} bits a word, bandwidth of the memory outside {outside}")
+    console.print()
+    table = TextTable((Column("memory"), Column("size", right=True), Column("pJ", right=True)))
+    sizes = {"inputs": array.ifmap_bytes, "weights": array.filter_bytes, "outputs": array.ofmap_bytes}
+    for name, taken in array_energies(array).items():
+        inside = "not stated" if sizes.get(name) is None else format_bytes(sizes[name])
+        table.add_row(name, inside if name in sizes else "", f"{taken / 1e-12:.4g}")
+    console.print(table)
+    said = f"{energies.DEFAULT_NM:g} nm, within a factor of {energies.FACTOR:.2g}"
+    if None in sizes.values():
+        said += f"; memories whose size is not stated count as {format_bytes(ARRAY_MEMORY)}"
+    paragraph(console, f"energies of a word and of a multiplication, assumed: {said}", "dim")
 
 
 def _size(store: Store) -> str:
@@ -235,5 +256,7 @@ def _rate(words: float | None) -> str:
 
 
 def _energies(known: Energies) -> str:
-    shown = {"r": known.read, "w": known.write, "u": known.update, "leak": known.leak, "": known.compute}
+    shown = {"r": known.read, "w": known.write, "u": known.update, "leak": known.leak or None, "": known.compute}
+    if known.read is not None and known.read == known.write == known.update:
+        shown = {"": known.read, "leak": known.leak or None}
     return ", ".join(f"{name} {value / 1e-12:.4g}".strip() for name, value in shown.items() if value is not None)

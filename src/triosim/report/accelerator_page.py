@@ -317,7 +317,7 @@ class _LogAxes:
         for value in _marks(*x_span):
             x = self.at(value, y_span[0])[0]
             self.out.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_EDGE}" y2="{_HEIGHT - _BELOW}"/>')
-            said = f"{value:,.4g}" if value < 1e5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+            said = f"{value:,.4g}" if value < 1e5 else f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
             self.out.append(f'<text class="middle" x="{x:.1f}" y="{_HEIGHT - _BELOW + 16}">{said}</text>')
         for value in _marks(*y_span):
             y = self.at(x_span[0], value)[1]
@@ -353,9 +353,14 @@ class _LogAxes:
 
 
 def _marks(low: float, high: float) -> list[float]:
-    """Round values between two, at most eight."""
+    """Round values between two, at most eight; of a span too narrow for two of 1, 2 and 5 evenly spaced ones."""
     decades = math.log10(high / low)
     steps = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     every = 1 if decades < 8 else math.ceil(decades / 8)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, every)
-    return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+    found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+    if len(found) > 1:
+        return found
+    power = math.floor(math.log10((high - low) / 2))
+    step = max(one * 10.0**power for one in (1.0, 2.0, 5.0) if one * 10.0**power <= (high - low) / 2)
+    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -26,11 +26,14 @@ def _cost(name: str, value: float) -> str:
 
 
 def explored(
-    found: ExplorationResult, what: Exploration, searcher: str, surrogate: Surrogate | None, console: Console
-) -> None:
+    found: ExplorationResult, what: Exploration, searcher: str, budget: int, surrogate: Surrogate | None,
+    console: Console,
+) -> None:  # fmt: skip
     """The front, and how wrong a surrogate is."""
     run = sum(trial.costs is not None for trial in found.trials)
     ended = "" if found.finished else ", interrupted"
+    if found.finished and len(found.trials) < min(budget, what.space.size):
+        ended = f", and then {searcher} asked for none that is new (another --searcher or --seed may)"
     line = f"explored     {len(found.trials):,} of {what.space.size:,} points by {searcher}, {run:,} can be run{ended}"
     paragraph(console, line, indent=13)
     paragraph(console, f"front        {len(found.front):,} that no other beats", indent=13)

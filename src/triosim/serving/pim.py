@@ -192,9 +192,10 @@ class PimKernels(ServingKernels):
     def together(self, chunks: Any, decodes: int, context: float) -> float:
         """See :meth:`ServingKernels.together`: decodes leave the one call for the banks where that is shorter."""
         found = super().together(chunks, decodes, context)
-        if self.mode == OFF or not (chunks and decodes):
+        if self.mode == OFF or not decodes:
             return found
-        return min(found, super().together(chunks, 0, 0.0) + float(self.decode([decodes], [context])[0]))
+        prompts = super().together(chunks, 0, 0.0) if chunks else 0.0
+        return min(found, prompts + float(self.decode([decodes], [context])[0]))
 
     def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
         own = super()._product(rows, columns, inner)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from triosim.core.dataclass import dataclass
 from triosim.tiles.graph import TileGraph
 
@@ -11,29 +13,53 @@ MEMORY = -1
 
 @dataclass(frozen=True)
 class CoreLinks:
-    """The links of a graph's cores.
+    """The links of a graph's cores, and the routes over them, each worked out when it is first asked for: of a
+    thousand cores most pairs never talk.
 
     Attributes:
+        graph: whose cores they are.
         names: of the links; the first is the memory's.
         bandwidth: bytes in a cycle, None is unlimited.
-        routes: (links, cycles of latency) by the core that sends and the one that receives, :data:`MEMORY` for the
-            memory.
+        out, into: of each core: the links by which it sends and receives.
+        inner: of a mesh, the links between neighbours.
     """
 
+    graph: TileGraph
     names: tuple[str, ...]
     bandwidth: tuple[float | None, ...]
-    routes: dict[tuple[int, int], tuple[tuple[int, ...], float]]
+    out: list[list[int]]
+    into: list[list[int]]
+    inner: dict[tuple[int, int], list[int]]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], tuple[tuple[int, ...], float]]:
+        """Routes that were asked for."""
+        return {}
 
     def route(self, source: int, target: int) -> tuple[tuple[int, ...], float]:
-        """Links from one core, or the memory, to another, and the cycles until the first byte."""
-        return self.routes[source, target]
+        """Links from one core, or the memory (:data:`MEMORY`), to another, and the cycles until the first byte."""
+        found = self._known.get((source, target))
+        if found is None:
+            found = self._known[source, target] = self._route(source, target)
+        return found
+
+    def _route(self, source: int, target: int) -> tuple[tuple[int, ...], float]:
+        network = self.graph.network
+        path = [0] if source == MEMORY else []
+        begin, end = (network.memory_at if place == MEMORY else place for place in (source, target))
+        steps = _steps(begin, end, network.columns) if network.topology == "mesh" else [(source, target)]
+        path += self.out[source] if source != MEMORY else []
+        path += [one for step in steps for one in self.inner.get(step, [])]
+        path += self.into[target] if target != MEMORY else []
+        path += [0] if target == MEMORY else []
+        latency = len(steps) * network.latency + (self.graph.memory.latency if 0 in path else 0.0)
+        return tuple(dict.fromkeys(path)), latency
 
 
 def links(graph: TileGraph) -> CoreLinks:
-    """All links and the routes between any two cores, and between each and the memory."""
+    """All links: the memory's, and those between cores."""
     network, memory, count = graph.network, graph.memory, len(graph.cores)
     names, bandwidth = ["memory"], [memory.bandwidth]
-    places = range(count)
     inner: dict[tuple[int, int], list[int]] = {}
 
     def link(name: str) -> int:
@@ -43,15 +69,15 @@ def links(graph: TileGraph) -> CoreLinks:
 
     if network.topology == "bus":
         bus = link("bus")
-        return CoreLinks(tuple(names), tuple(bandwidth), _routes(graph, [[bus]] * count, [[]] * count, {}))
+        return CoreLinks(graph, tuple(names), tuple(bandwidth), [[bus]] * count, [[]] * count, {})
     out = [[link(f"{name} out")] for name in graph.cores]
     into = [[link(f"{name} in")] for name in graph.cores]
     if network.topology == "mesh":
         inner = {
             (a, b): [link(f"{graph.cores[a]} > {graph.cores[b]}")]
-            for a in places for b in _beside(a, network.columns, count)
+            for a in range(count) for b in _beside(a, network.columns, count)
         }  # fmt: skip
-    return CoreLinks(tuple(names), tuple(bandwidth), _routes(graph, out, into, inner))
+    return CoreLinks(graph, tuple(names), tuple(bandwidth), out, into, inner)
 
 
 def _beside(place: int, columns: int, count: int) -> list[int]:
@@ -74,24 +100,3 @@ def _steps(source: int, target: int, columns: int) -> list[tuple[int, int]]:
         steps.append((row * columns + column, onward * columns + column))
         row = onward
     return steps
-
-
-def _routes(
-    graph: TileGraph, out: list[list[int]], into: list[list[int]], inner: dict[tuple[int, int], list[int]]
-) -> dict[tuple[int, int], tuple[tuple[int, ...], float]]:
-    network, routes = graph.network, {}
-    mesh = network.topology == "mesh"
-    for source in range(MEMORY, len(graph.cores)):
-        for target in range(MEMORY, len(graph.cores)):
-            if source == target:
-                continue
-            path = [0] if source == MEMORY else []
-            begin, end = (network.memory_at if place == MEMORY else place for place in (source, target))
-            steps = _steps(begin, end, network.columns) if mesh else [(source, target)]
-            path += out[source] if source != MEMORY else []
-            path += [one for step in steps for one in inner.get(step, [])]
-            path += into[target] if target != MEMORY else []
-            path += [0] if target == MEMORY else []
-            latency = len(steps) * network.latency + (graph.memory.latency if 0 in path else 0.0)
-            routes[source, target] = tuple(dict.fromkeys(path)), latency
-    return routes

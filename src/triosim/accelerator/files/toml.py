@@ -56,6 +56,7 @@ from typing import Any
 from triosim.accelerator import problem as problems
 from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
 from triosim.accelerator.directives import ALL_OTHERS, Directive, Directives, factors, permutation
+from triosim.accelerator.energies import process_nm
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
 from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
@@ -193,7 +194,7 @@ def _architecture(table: _TomlTable, rows: list[_TomlTable]) -> Architecture:
     name = table.text("name", Path(table.where).stem)
     clock = _clock(table)
     technology = table.text("technology", "")
-    if technology and not re.match(r"\s*[^\d-]*\d", technology):
+    if technology and not process_nm(technology):
         raise InputError(f"{table.where}: technology {quoted(technology)} names no process: give one such as 45nm")
     sources = table.table("sources")
     cited = tuple((key, str(value)) for key, value in sources.values.items())
@@ -220,7 +221,7 @@ def _clock(table: _TomlTable) -> float | None:
     value = table.take("clock")
     if value is None or isinstance(value, int | float):
         return float(value) if value is not None else None
-    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kMG]?)Hz\s*", str(value))
+    match = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kMG]?)Hz\s*", str(value))
     if not match:
         raise InputError(f"{table.where}, clock: {quoted(value)} is no clock: write 200 MHz")
     return float(match[1]) * _HERTZ[match[2]]
@@ -261,7 +262,7 @@ def _array(row: _TomlTable) -> Array:
     made = Array(
         row.whole("rows") or 0, row.whole("columns") or 0, row.text("dataflow", "os"), row.text("name", "array"),
         **{key: parse_bytes(value, f"{row.where}, {key}") for key, value in sizes.items() if value is not None},
-        bandwidth=row.number("bandwidth"), word_bytes=row.whole("word_bytes", 1) or 1,
+        bandwidth=row.number("bandwidth"), word_bytes=row.whole("word_bytes", 1) or 0,
     )  # fmt: skip
     row.done()
     return made
@@ -370,18 +371,24 @@ def _zeros(rows: list[_TomlTable]) -> Sparse:
         if at == "compute":
             compute = row.text("how")
             if compute not in ("gating", "skipping"):
-                raise unknown(f"{row.where}, how", compute, ("gating", "skipping"))
+                raise unknown(f"way to treat zeros in {row.where}:", compute, ("gating", "skipping"))
             row.done()
             continue
         ranks = row.names("format")
         if ranks is not None:
             for rank in ranks:
                 if rank not in FORMATS:
-                    raise unknown(f"{row.where}, format", rank, FORMATS)
+                    raise unknown(f"format in {row.where}:", rank, FORMATS)
             stored.append(RepresentationFormat(at, row.text("tensor"), ranks))
         gate, skip = row.take("gate"), row.take("skip")
+        if gate is not None and skip is not None:
+            raise InputError(f"{row.where}: both gates and skips: give one of them, another [[zeros]] has the other")
+        if ranks is None and gate is None and skip is None:
+            raise InputError(f"{row.where}: says nothing of zeros: give a tensor and its format, or gate or skip")
         if gate is not None or skip is not None:
             conditions = row.names("on") or ()
+            if not conditions:
+                raise InputError(f'{row.where}: on is missing: name the tensors whose zeros count, as on = ["Weights"]')
             spared.append(ActionOptimization(at, str(gate if skip is None else skip), conditions, skip is not None))
         row.done()
     return Sparse(tuple(stored), tuple(spared), compute)

@@ -20,8 +20,8 @@ class Random:
     def search(
         self, space: MappingSpace, random: np.random.Generator, budget: int
     ) -> Generator[Candidates, Scores, None]:
-        """Yields mappings and takes their scores, for as long as it is asked."""
-        while True:
-            genes = space.random_genes(random, BATCH)
-            factors, _ = space.factors(genes)
-            yield Candidates(factors, space.random_orders(random, BATCH))
+        """Yields as many mappings as the budget has."""
+        for done in range(0, budget, BATCH):
+            size = min(BATCH, budget - done)
+            factors, _ = space.factors(space.random_genes(random, size))
+            yield Candidates(factors, space.random_orders(random, size))

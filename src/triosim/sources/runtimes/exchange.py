@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,11 @@ def imported(folder: Path, times: Mapping[str, float], device: str, runtime: str
         InputError: there is no such folder, or a network is unknown, or nothing of use was measured.
     """
     path = folder / LIST
+    if not os.path.exists(path):
+        raise InputError(
+            f"{folder} has no {LIST}, which says what each kernel is: put the table into the folder that triosim "
+            "calibrate --export-kernels has written"
+        )
     document = guarded.values(path, ".json")
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"{path} is no list of kernels: triosim calibrate --export-kernels {folder} writes one")
