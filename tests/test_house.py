@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +30,32 @@ OPTIONAL_HOMES = {
 }
 
 
-def _imports(tree: ast.AST) -> list[str]:
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Every file of the package.  Read when a test asks, as each process that runs tests imports this file."""
+    return {
+        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+@functools.cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """All nodes of every file."""
+    return {name: list(ast.walk(tree)) for name, tree in trees().items()}
+
+
+@functools.cache
+def imports() -> dict[str, list[str]]:
+    """Modules that every file imports."""
+    return {name: _imported(tree) for name, tree in trees().items()}
+
+
+def _imported(tree: ast.AST) -> list[str]:
     """Modules that a file imports, when it is imported or later, but for those that only types are taken from."""
     found: list[str] = []
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if isinstance(node, ast.expr) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
             continue
         if isinstance(node, ast.Import):
             found.extend(alias.name for alias in node.names)
@@ -41,25 +63,18 @@ def _imports(tree: ast.AST) -> list[str]:
             found.append(node.module)
             if node.module == "triosim":
                 found.extend(f"triosim.{alias.name}" for alias in node.names)
-        found.extend(_imports(node))
+        found.extend(_imported(node))
     return found
-
-
-TREES = {
-    path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(SOURCE.rglob("*.py"))
-}
-IMPORTS = {name: _imports(tree) for name, tree in TREES.items()}
 
 
 def test_a_package_imports_only_from_those_before_it() -> None:
     violations = []
-    for name, imports in IMPORTS.items():
+    for name, modules in imports().items():
         part = name.split("/")[0].removesuffix(".py")
         if part == "__init__":
             continue
         assert part in ORDER, f"{part} has no place in the house"
-        for module in imports:
+        for module in modules:
             other = module.split(".")[1] if module.startswith("triosim.") else ""
             if other in ORDER and ORDER.index(other) > ORDER.index(part):
                 violations.append(f"{name} imports {module}, which stands after {part}")
@@ -69,8 +84,8 @@ def test_a_package_imports_only_from_those_before_it() -> None:
 def test_what_is_heavy_is_imported_in_one_place() -> None:
     violations = [
         f"{name} imports {module}, which belongs into {' or '.join(homes)}"
-        for name, imports in IMPORTS.items()
-        for module in imports
+        for name, modules in imports().items()
+        for module in modules
         if (homes := OPTIONAL_HOMES.get(module.split(".")[0])) and not name.startswith(homes)
     ]
     assert not violations
@@ -82,12 +97,12 @@ EXECUTORS = {"core/dataclass.py": "the __init__ of a dataclass, as the standard 
 def test_nothing_is_pickled_or_executed() -> None:
     never = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
     violations = [
-        f"{name} imports {module}" for name, imports in IMPORTS.items() for module in imports
+        f"{name} imports {module}" for name, modules in imports().items() for module in modules
         if module.split(".")[0] in never
     ]  # fmt: skip
-    for name, tree in TREES.items():
+    for name, found in nodes().items():
         violations += [
-            f"{name}, line {node.lineno} calls {node.func.id}" for node in ast.walk(tree)
+            f"{name}, line {node.lineno} calls {node.func.id}" for node in found
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec")
             and name not in EXECUTORS
         ]  # fmt: skip
@@ -107,8 +122,8 @@ WRITERS = {
 
 def test_files_are_written_in_one_place() -> None:
     violations = []
-    for name, tree in TREES.items():
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if name not in WRITERS else []
+    for name, found in nodes().items():
+        calls = [node for node in found if isinstance(node, ast.Call)] if name not in WRITERS else []
         violations += [
             f"{name}, line {node.lineno}: triosim.core.outputs writes files" for node in calls if _writes(node)
         ]
@@ -145,18 +160,18 @@ _MODULES = ("json", "tomllib", "yaml", "csv", "gzip", "zipfile", "zlib", "pickle
 _PARSING = ("load", "loads", "safe_load", "reader", "DictReader", "decompress", "GzipFile", "ZipFile", "literal_eval")
 
 
-def _names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+def _names(found: list[ast.AST]) -> set[str]:
+    return {node.id for node in found if isinstance(node, ast.Name)}
 
 
 def test_files_of_users_are_read_in_one_place() -> None:
-    own_data = {name for name, tree in TREES.items() if {"resources", "__file__"} & _names(tree)}
+    own_data = {name for name, found in nodes().items() if {"resources", "__file__"} & _names(found)}
     violations = []
-    for name, tree in TREES.items():
+    for name, found in nodes().items():
         if name in PARSERS or name in own_data or name.startswith("validate/kit"):
             continue
         violations += [
-            f"{name}, line {node.lineno}: triosim.core.guarded reads files" for node in ast.walk(tree)
+            f"{name}, line {node.lineno}: triosim.core.guarded reads files" for node in found
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PARSING
             and isinstance(node.func.value, ast.Name) and node.func.value.id in _MODULES
         ]  # fmt: skip
@@ -166,8 +181,8 @@ def test_files_of_users_are_read_in_one_place() -> None:
 def test_only_one_kind_of_console_is_made() -> None:
     """Names come from files: a console that takes them for markup or obeys their escapes must not be made."""
     made = [
-        f"{name}, line {node.lineno}: make a report.console.TextConsole" for name, tree in TREES.items()
-        for node in ast.walk(tree)
+        f"{name}, line {node.lineno}: make a report.console.TextConsole" for name, found in nodes().items()
+        for node in found
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Console"
     ]  # fmt: skip
     assert not made
@@ -175,7 +190,7 @@ def test_only_one_kind_of_console_is_made() -> None:
 
 def test_only_one_kind_of_table_is_made() -> None:
     """Rich's tables cut heads, and fill lines with blanks."""
-    made = [f"{name}: make a report.table.TextTable" for name, imports in IMPORTS.items() if "rich.table" in imports]
+    made = [f"{name}: make a report.table.TextTable" for name, modules in imports().items() if "rich.table" in modules]
     assert not made
 
 
@@ -266,8 +281,8 @@ def test_registered_parts_can_all_be_looked_up() -> None:
 def test_dataclasses_are_written_when_they_are_used() -> None:
     """Those of the standard library cost half a millisecond each when they are imported."""
     violations = [
-        f"{name}, line {node.lineno}: from triosim.core.dataclass import dataclass" for name, tree in TREES.items()
-        for node in ast.walk(tree)
+        f"{name}, line {node.lineno}: from triosim.core.dataclass import dataclass" for name, found in nodes().items()
+        for node in found
         if isinstance(node, ast.ImportFrom) and node.module == "dataclasses" and name != "core/dataclass.py"
         and any(alias.name == "dataclass" for alias in node.names)
     ]  # fmt: skip
@@ -276,8 +291,8 @@ def test_dataclasses_are_written_when_they_are_used() -> None:
 
 def test_a_class_name_is_used_once() -> None:
     homes: dict[str, list[str]] = {}
-    for name, tree in TREES.items():
-        for node in ast.walk(tree):
+    for name, found in nodes().items():
+        for node in found:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(name)
     assert {word: files for word, files in homes.items() if len(files) > 1} == {}

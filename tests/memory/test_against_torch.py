@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch.distributed._tools.mem_tracker", reason="no tracker in this PyTorch, or no PyTorch")
-
-from validation.judge.memory import cases, predicted, tracked, worst
-
 
 @pytest.mark.parametrize(
     "title",
@@ -17,6 +13,9 @@ from validation.judge.memory import cases, predicted, tracked, worst
     ],
 )  # fmt: skip
 def test_peaks_agree_in_total_and_by_category(title: str) -> None:
+    pytest.importorskip("torch.distributed._tools.mem_tracker", reason="no tracker in this PyTorch, or no PyTorch")
+    from validation.judge.memory import cases, predicted, tracked, worst
+
     case = cases(small=True)[title]
     theirs = tracked(case)
     assert theirs["Total"] == sum(size for name, size in theirs.items() if name != "Total") > 20e6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,7 @@ def drawn(seed: int, low: float, high: float, count: int):
     return np.random.default_rng(seed).permutation(np.exp2(np.linspace(low, high, count)).round())
 
 
+@functools.cache
 def pack(n: int = 25) -> CalibrationPack:
     """A calibration from ``n`` measurements of each kind."""
     products = noisy("gemm", gemm(drawn(0, 3, 13, n), drawn(1, 6, 13, n), drawn(2, 6, 13, n), "bfloat16"), 0)

@@ -24,41 +24,49 @@ from triosim.sources.reading import read
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GEMM = BY_NAME["gemm"]
-CALIBRATION = pack().calibration
-MEASURED = pack().measured["gemm"].work
 
 
 def _gemm(m, n, k):
     return gemm(np.array([float(m)]), np.array([float(n)]), np.array([float(k)]), "bfloat16")
 
 
+@pytest.fixture(scope="module")
+def calibration():
+    return pack().calibration
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return pack().measured["gemm"].work
+
+
 @given(st.data())
-def test_sizes_between_measured_ones_are_taken(data):
-    tensor = GEMM.class_of(MEASURED) == GEMM.classes.index("matrix/tensor")
+def test_sizes_between_measured_ones_are_taken(calibration, measured, data):
+    tensor = GEMM.class_of(measured) == GEMM.classes.index("matrix/tensor")
     assert tensor.any()
     sizes = [
         data.draw(st.integers(int(column[tensor].min()), int(column[tensor].max())))
-        for column in (MEASURED.m, MEASURED.n, MEASURED.k)
+        for column in (measured.m, measured.n, measured.k)
     ]
     work = _gemm(*sizes)
     assert GEMM.class_of(work)[0] == GEMM.classes.index("matrix/tensor")
-    CALIBRATION.check_range(GEMM, work, ["mm"], "pack.json")
+    calibration.check_range(GEMM, work, ["mm"], "pack.json")
 
 
 @given(st.sampled_from([(0, 1), (0, -1), (1, 1), (2, 1)]), st.floats(1.1, 50))
-def test_sizes_beyond_measured_ones_are_refused_with_their_name(way, factor):
+def test_sizes_beyond_measured_ones_are_refused_with_their_name(calibration, measured, way, factor):
     side, sign = way
-    columns = [np.asarray(column) for column in (MEASURED.m, MEASURED.n, MEASURED.k)]
+    columns = [np.asarray(column) for column in (measured.m, measured.n, measured.k)]
     sizes = [float(column.max()) for column in columns]
     sizes[side] = max(sizes[side] * factor, sizes[side] + 1) if sign > 0 else columns[side].min() / factor
     with pytest.raises(InputError, match=r"pack.json: a size of mm is .* times beyond the .* kernels of class"):
-        CALIBRATION.check_range(GEMM, _gemm(*sizes), ["mm"], "pack.json")
+        calibration.check_range(GEMM, _gemm(*sizes), ["mm"], "pack.json")
 
 
-def test_a_class_without_measured_kernels_is_refused():
+def test_a_class_without_measured_kernels_is_refused(calibration):
     work = rowwise("layer_norm", np.array([64.0]), np.array([64.0]))
     with pytest.raises(InputError, match=r"layer_norm is of class .*, of which no kernel was measured"):
-        CALIBRATION.check_range(BY_NAME["stream"], work, ["layer_norm"], "pack.json")
+        calibration.check_range(BY_NAME["stream"], work, ["layer_norm"], "pack.json")
 
 
 def test_a_network_whose_kernels_were_measured_is_priced_and_nothing_is_free():
