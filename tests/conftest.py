@@ -8,6 +8,8 @@ import sys
 
 from hypothesis import HealthCheck, settings
 
+from tests.exploring import EXPLORES, examples
+
 # Tests run side by side, and their arrays are small: threads of one operation would wait for each other.  This comes
 # before anything imports NumPy or PyTorch, which look once.
 for library in ("OMP", "OPENBLAS", "MKL"):
@@ -20,11 +22,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No test measures how long an example takes, as the machine may be busy.  The same examples are tried in every run, so
 # that a change is refused for what it does and for nothing else; TRIOSIM_EXPLORE=1 (`make explore`, and once a night in
-# the workflow) draws them anew, and a failure prints what repeats it.
-explore = bool(os.environ.get("TRIOSIM_EXPLORE"))
+# the workflow) draws them anew and three times as many, and a failure prints what repeats it.
 settings.register_profile(
     "triosim",
-    derandomize=not explore,
+    max_examples=examples(100),
+    derandomize=not EXPLORES,
     deadline=None,
     print_blob=True,
     database=None,

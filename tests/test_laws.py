@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.hardware.stragglers import parse_stragglers, slowed
@@ -40,7 +41,7 @@ def test_tensor_parallel_divides_what_is_divided(style: str, size: int) -> None:
     assert round(_time(trace, size, tp=size, tp_style=style) * 1e12) * size == round(trace.device_time() * 1e12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(layers=st.integers(2, 6), parts=st.sampled_from([1, 2, 4]), dp=st.integers(1, 3), data=st.data())
 def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: int, dp: int, data) -> None:
     """No faster than the longer of computing and communicating, no slower than both after one another."""
@@ -54,7 +55,7 @@ def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: in
     assert max(compute, talk) - 1e-9 <= on.iteration_time_s <= compute + on.breakdown_s.communication + 1e-9
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.permutations(range(4)), st.sampled_from([(4, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]))
 def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, int, int]) -> None:
     """On a switch, where every route is unique, any device may play any part."""
@@ -80,7 +81,7 @@ def _graph(lowered):
     return lowered.graph, lowered.wires
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.integers(2, 4), st.integers(1, 3), st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 9))
 def test_faster_operators_never_make_an_uncontended_run_longer(pp: int, parts: int, schedule: str, slower: int) -> None:
     slow = chain(layers=6, batch=12, forward_s=slower * 1e-3)

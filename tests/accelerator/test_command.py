@@ -167,7 +167,7 @@ def test_the_page_draws_energy_loops_and_roofline(tmp_path: Path) -> None:
 
 
 @given(st.sampled_from([1, 4, 16, 64]), st.sampled_from([8, 32, 500]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_a_mapping_touches_the_slope_of_the_store_that_binds(outer: int, inner: int) -> None:
     found = read([Path(one) for one in EXAMPLE])
     nodes = tuple(

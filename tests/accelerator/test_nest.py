@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.accelerator.designs import BUFFER, DRAM, REGISTERS, THREE, random_mapping
 from tests.accelerator.walk import walk
+from tests.exploring import examples
 from triosim.accelerator import ragged
 from triosim.accelerator.architecture import Architecture, FanOut
 from triosim.accelerator.evaluate import evaluate
@@ -59,7 +60,7 @@ def test_a_walk_of_the_loops_gives_the_same_counts(part):
                     assert found == getattr(walked, what)[place], (seed, *place, what)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 10**6))
 def test_ragged_rules_are_the_perfect_ones_where_factors_divide(seed):
     chance = random.Random(seed)
@@ -75,7 +76,7 @@ def test_ragged_rules_are_the_perfect_ones_where_factors_divide(seed):
         assert np.array_equal(getattr(perfect, name), getattr(cut, name)), name
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 10**6))
 def test_permuting_loops_that_do_not_index_a_tensor_does_not_move_it(seed):
     """Neighbours that do not index a tensor may change places; so may loops of one iteration and anything."""
@@ -145,7 +146,7 @@ def ragged_mapping(seed: int, problem: Problem) -> LoopMapping:
     return LoopMapping(tuple(made), True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**6))
 def test_a_ragged_mapping_computes_every_point_once(seed):
     problem = gemm(m=7, n=5, k=11)

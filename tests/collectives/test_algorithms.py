@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.collectives.patterns import holdings
 from tests.engine.graphs import Builder, routes_of, switch, wires
+from tests.exploring import examples
 from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, CollectiveSchedule, choose, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.pattern import ring
@@ -177,7 +178,7 @@ def test_ring_all_reduce_on_a_ring(members: int, size: int, bandwidth: int, late
     assert play(b.graph(), network).finish.tolist() == [2 * (members - 1) * step] * members
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(members=st.integers(2, 12), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES, data=st.data())
 def test_broadcast_and_reduce_are_pipelines(
     members: int, size: int, bandwidth: int, latency: int, data: st.DataObject
@@ -192,7 +193,7 @@ def test_broadcast_and_reduce_are_pipelines(
         assert played.finish[0] == chunks * step
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(members=st.integers(2, 8), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES)
 def test_all_to_all_pairwise_and_direct(members: int, size: int, bandwidth: int, latency: int) -> None:
     network = switch(members, bandwidth * CAPACITY_PER_BYTE, latency)
@@ -205,7 +206,7 @@ def test_all_to_all_pairwise_and_direct(members: int, size: int, bandwidth: int,
     assert direct.link_bytes.tolist() == pairwise.link_bytes.tolist()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(members=st.integers(2, 8), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES, data=st.data())
 def test_gather_and_scatter_share_the_link_of_the_root(
     members: int, size: int, bandwidth: int, latency: int, data: st.DataObject

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import holdings
+from tests.exploring import examples
 from triosim.collectives.cycles import disjoint_rings
 from triosim.collectives.groups import describe
 from triosim.collectives.pattern import rings
@@ -37,7 +38,7 @@ def test_five_of_a_dgx1_have_none() -> None:
     assert disjoint_rings(dgx1(5)) == ()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(2, 7).flatmap(lambda n: st.lists(st.integers(0, 3), min_size=n * n, max_size=n * n)))
 def test_rings_pass_everyone_and_share_no_link(numbers: list[int]) -> None:
     n = round(len(numbers) ** 0.5)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import holdings, run, server, servers
+from tests.exploring import examples
 from triosim.collectives.algorithm import ALGORITHMS, CollectiveSchedule, part
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.rails import rail_rings
@@ -27,7 +28,7 @@ def sent_by(made: CollectiveSchedule) -> np.ndarray:
     return np.bincount(pattern.source, pattern.bytes * pattern.count, minlength=pattern.places).astype(int)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(KINDS, st.integers(2, 5), st.integers(2, 4), st.integers(1, 2**20))
 def test_rings_on_rails_bring_everything_everywhere(kind: str, count: int, width: int, size: int) -> None:
     made = make("ring", kind, servers(count, width), size)
@@ -57,7 +58,7 @@ def test_rails_are_kept_but_for_one_crossing_of_an_odd_number_of_servers(count: 
     assert moved.sum() == (8 if count % 2 else 0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(KINDS, st.integers(1, 5), st.integers(1, 4), st.integers(1, 2**20))
 def test_a_hierarchy_brings_everything_everywhere(kind: str, count: int, width: int, size: int) -> None:
     group = servers(count, width)
@@ -77,7 +78,7 @@ def test_a_hierarchy_needs_servers_alike() -> None:
         make("hierarchical", "all_reduce", uneven, 100)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 20), st.integers(1, 2**20))
 def test_halving_and_doubling_bring_everything_everywhere(members: int, size: int) -> None:
     group = server(members)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import NDR, NVLINK3, NVLINK4, NVLINK5, PCIE4, PLAIN, run, server, servers
+from tests.exploring import examples
 from triosim.collectives import constants, cost
 from triosim.collectives.group import LinkClass
 from triosim.collectives.scheduling import Collectives
@@ -26,7 +27,7 @@ def known(link: LinkClass) -> constants.CollectiveConstants:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(LINKS, st.integers(2, 9), SIZES, st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]))
 def test_a_ring_takes_what_the_cost_model_says(link: LinkClass, members: int, size: int, kind: str) -> None:
     group = server(members, link)
@@ -38,7 +39,7 @@ def test_a_ring_takes_what_the_cost_model_says(link: LinkClass, members: int, si
     assert max(run(made, group).finish) / 1e12 == pytest.approx(expected, abs=rounding)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(LINKS, st.integers(2, 9), SIZES, st.sampled_from(["direct", "pairwise"]))
 def test_an_exchange_takes_what_the_cost_model_says(link: LinkClass, members: int, size: int, algorithm: str) -> None:
     group = server(members, link)
@@ -48,7 +49,7 @@ def test_an_exchange_takes_what_the_cost_model_says(link: LinkClass, members: in
     assert max(run(made, group).finish) / 1e12 == pytest.approx(expected, abs=rounding)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sampled_from([NVLINK4, NVLINK5]), st.integers(3, 9), st.integers(2**21, 2**30))
 def test_the_switch_takes_what_the_cost_model_says(link: LinkClass, members: int, size: int) -> None:
     group = server(members, link, switch=members)
@@ -60,7 +61,7 @@ def test_the_switch_takes_what_the_cost_model_says(link: LinkClass, members: int
     assert max(run(made, group).finish) / 1e12 == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(2, 9), SIZES, st.sampled_from(COLLECTIVES), st.data())
 def test_links_given_by_hand_are_ideal(members: int, size: int, kind: str, data: st.DataObject) -> None:
     group = server(members, PLAIN)
@@ -74,7 +75,7 @@ def test_links_given_by_hand_are_ideal(members: int, size: int, kind: str, data:
     assert again.pattern.bytes.sum() == made.pattern.bytes.sum()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), st.integers(2, 6), st.integers(1, 4), SIZES)
 def test_protocols_put_their_flags_on_the_wire(kind: str, members: int, width: int, size: int) -> None:
     group = servers(members, width) if width > 1 else server(members)
@@ -146,7 +147,7 @@ def test_constants_are_found_by_name_then_by_generation() -> None:
     assert constants.of_link("mine", "NVLink", (own,)) is own
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 2**26),
        st.sampled_from(["auto", "ring", "tree", "hierarchical", "halving-doubling"]))  # fmt: skip
 def test_across_servers_no_link_is_faster_than_it_is(count: int, width: int, size: int, algorithm: str) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import PLAIN, holdings, run, servers
+from tests.exploring import examples
 from triosim.collectives.algorithm import ALGORITHMS, CollectiveSchedule
 from triosim.collectives.algorithms.tree import PIECES, heights, parents
 from triosim.collectives.group import Group
@@ -39,7 +40,7 @@ def test_inner_nodes_of_one_tree_are_leaves_of_the_other(nodes: int) -> None:
     assert not inner[0] & inner[1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**24))
 def test_everything_gets_everywhere(count: int, width: int, size: int) -> None:
     group = servers(count, width)

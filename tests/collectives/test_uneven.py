@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import PLAIN, holdings, run, server
+from tests.exploring import examples
 from triosim.collectives import uneven
 from triosim.collectives.pattern import exchange
 from triosim.collectives.scheduling import Collectives
@@ -30,7 +31,7 @@ def test_parts_of_any_size_get_everywhere(kind: str, parts: list[int]) -> None:
         assert sorted(pattern.bytes[end == member].tolist()) == sorted(np.delete(parts, member).tolist())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.sampled_from(RINGS), st.integers(2, 7), st.integers(0, 10**6))
 def test_even_parts_take_what_the_even_collective_takes(kind: str, members: int, each: int) -> None:
     for link in (PLAIN, server(2).intra):
@@ -48,7 +49,7 @@ def test_a_large_part_holds_up_every_step() -> None:
     assert max(run(made, group).finish) == 3 * (10**7 + 10**6)  # 1 MB at 100 GB/s, 1 us, three times
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(2, 6).flatmap(lambda n: st.lists(st.lists(st.integers(0, 10**6), min_size=n, max_size=n),
                                                     min_size=n, max_size=n)))  # fmt: skip
 def test_all_to_all_sends_each_what_is_its(sizes: list[list[int]]) -> None:
@@ -83,7 +84,7 @@ def most_at_a_time(starts: np.ndarray, ends: np.ndarray, group: np.ndarray) -> i
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(2, 7), st.integers(1, 7), st.integers(0, 2**31), st.sampled_from([0.0, 0.4]))
 def test_nobody_sends_to_or_gets_from_more_peers_at_a_time_than_asked(
     members: int, peers: int, seed: int, empty: float
@@ -103,7 +104,7 @@ def test_nobody_sends_to_or_gets_from_more_peers_at_a_time_than_asked(
         assert not len(pattern.needs.values)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(2, 7), st.integers(1, 7), st.integers(0, 10**6))
 def test_even_parts_wait_for_the_same_as_those_of_the_even_collective(members: int, peers: int, size: int) -> None:
     odd = uneven.schedule("all_to_all", np.full((members, members), size + 1), peers).pattern

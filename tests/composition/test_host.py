@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, InputError, Plan, composition
 from triosim.composition.host import (
@@ -177,7 +178,7 @@ def test_processes_share_the_cores_of_their_server(tmp_path) -> None:
         triosim.system(file)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.booleans()), min_size=1, max_size=12))
 def test_a_chain_starts_when_host_stream_and_waits_allow(rows) -> None:
     """The playback is the recurrence: start = max(issued + delay, end before + gap)."""

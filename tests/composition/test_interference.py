@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity
 from triosim.composition.interference import TOLERANCE, Tasks, interference, settle
@@ -103,7 +104,7 @@ def test_a_collective_that_ends_within_an_operator_slows_it_down_until_then() ->
     assert (slices.end - slices.start)[computes][7:] == pytest.approx([2e-3 + moves / 2] * 5, rel=1e-3)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.integers(2, 8), st.sampled_from(["1MB/s", "30MB/s", "100MB/s", "1GB/s"]), st.floats(1, 3))
 def test_stretches_agree_with_what_runs_beside(layers: int, link: str, factor: float) -> None:
     """Each operator is longer than alone by the part of the time beside collectives in which it stood still."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from triosim import Fidelity, Plan, Result
 from triosim.core.errors import InputError
 from triosim.energy.constants import EnergyConstants, check, parse, table
@@ -134,7 +135,7 @@ def test_a_cap_holds_and_slows() -> None:
     assert any("a cap of 180 W" in words for words in capped.sources)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(name=st.sampled_from(("one", "tp", "pp", "zero")), cap=st.floats(133, 400))
 def test_a_device_draws_no_more_than_its_cap_or_the_result_says_why(name: str, cap: float) -> None:
     result = _simulate(PLANS[name], cap=cap)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.engine.graph import EngineNetwork
@@ -179,7 +180,7 @@ models = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(models, transfers)
 def test_every_transfer_arrives_and_none_is_faster_than_its_link(model: Circuit, sent: list[Transfer]) -> None:
     for took, (_, _, _, size) in zip(lasting(model, 5, sent), sent, strict=True):
@@ -188,7 +189,7 @@ def test_every_transfer_arrives_and_none_is_faster_than_its_link(model: Circuit,
     assert len(pairs) <= model.circuits_made <= len(sent)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(models, transfers, st.randoms(use_true_random=False))
 def test_numbers_of_transfers_do_not_matter(model: Circuit, sent: list[Transfer], random: object) -> None:
     order = list(range(len(sent)))
@@ -197,7 +198,7 @@ def test_numbers_of_transfers_do_not_matter(model: Circuit, sent: list[Transfer]
     assert carry(model, 5, [sent[i] for i in order]) == [straight[i] for i in order]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(transfers, st.sampled_from([0, "1ms", "5ms"]))
 def test_with_ports_for_all_a_circuit_is_made_once_per_pair(sent: list[Transfer], setup: object) -> None:
     model = Circuit(setup, ports=4)  # type: ignore[arg-type]

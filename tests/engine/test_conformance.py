@@ -30,6 +30,7 @@ from tests.engine.graphs import (
     switch,
     wires,
 )
+from tests.exploring import examples
 from triosim.core.columns import Ragged
 from triosim.engine import reference
 from triosim.engine.graph import UNLIMITED, EngineNetwork
@@ -61,7 +62,7 @@ def flows(network: EngineNetwork, sent: Sequence[Sent]) -> list[Flow]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_every_flow_ends_and_none_is_faster_than_its_narrowest_link(name: str, data: st.DataObject) -> None:
     network, sent = data.draw(traffic(name))
@@ -89,7 +90,7 @@ def overloaded(network: EngineNetwork, sent: Sequence[Sent], ends: Sequence[int]
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in OVERLOADS])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_no_link_carries_more_than_it_can(name: str, data: st.DataObject) -> None:
     network, sent = data.draw(traffic(name))
@@ -104,7 +105,7 @@ def test_models_that_overload_links_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AT_CAPACITY)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_a_flow_alone_has_its_narrowest_link(name: str, data: st.DataObject) -> None:
     network, sent = data.draw(traffic(name))
@@ -114,7 +115,7 @@ def test_a_flow_alone_has_its_narrowest_link(name: str, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_numbers_and_the_order_of_listing_do_not_matter(name: str, data: st.DataObject) -> None:
     """Of flows that are alike in everything, it does not matter which one is called the first."""
@@ -126,7 +127,7 @@ def test_numbers_and_the_order_of_listing_do_not_matter(name: str, data: st.Data
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(data=st.data(), later=st.integers(1, 3 * US))
 def test_everything_later_ends_later_by_as_much(name: str, data: st.DataObject, later: int) -> None:
     network, sent = data.draw(traffic(name))
@@ -136,7 +137,7 @@ def test_everything_later_ends_later_by_as_much(name: str, data: st.DataObject, 
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_a_model_that_is_started_again_has_forgotten_everything(name: str, data: st.DataObject) -> None:
     (network, sent), (other, before) = data.draw(traffic(name)), data.draw(traffic(name))
@@ -146,7 +147,7 @@ def test_a_model_that_is_started_again_has_forgotten_everything(name: str, data:
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data(), times=st.integers(2, 4))
 def test_a_weight_is_as_many_flows(name: str, data: st.DataObject, times: int) -> None:
     network, sent = data.draw(traffic(name))
@@ -197,7 +198,7 @@ def test_flows_that_join_together_are_numbered_in_the_order_of_the_graph(play: P
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_every_engine_gives_the_same_ticks(play: Player, name: str, data: st.DataObject) -> None:
     graph, network = data.draw(graphs(on=on(name)))
@@ -209,7 +210,7 @@ def test_every_engine_gives_the_same_ticks(play: Player, name: str, data: st.Dat
 
 
 @pytest.mark.parametrize("name", AT_CAPACITY)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_the_closed_form_is_what_flow_by_flow_would_be(play: Player, name: str, data: st.DataObject) -> None:
     graph, network = data.draw(st.one_of(graphs(max_tasks=20), interrupted()))
@@ -276,7 +277,7 @@ def watched(name: str) -> Sharing:
 
 
 @pytest.mark.parametrize("name", SHARING)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_every_byte_is_served_and_no_link_is_above_its_capacity(play: Player, name: str, data: st.DataObject) -> None:
     graph, network = data.draw(graphs(on=on(name)))
@@ -293,7 +294,7 @@ def test_every_byte_is_served_and_no_link_is_above_its_capacity(play: Player, na
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data(), copies=st.integers(2, 4))
 def test_a_folded_job_runs_as_each_of_the_copies_that_it_stands_for(
     play: Player, name: str, data: st.DataObject, copies: int
@@ -321,7 +322,7 @@ def test_a_folded_job_runs_as_each_of_the_copies_that_it_stands_for(
     assert unfolded.link_bytes[common.nonzero()].tolist() == folded.link_bytes[common.nonzero()].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_max_min_never_gives_a_flow_less_than_an_equal_split(data: st.DataObject) -> None:
     network, sent = data.draw(traffic("max-min"))

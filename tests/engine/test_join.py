@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.engine.conftest import Player
 from tests.engine.graphs import GB_PER_S, US, Builder, graphs, routes_of, switch, wires
+from tests.exploring import examples
 from triosim.collectives.pattern import ring
 from triosim.engine.check import check
 from triosim.engine.graph import EngineNetwork, Graph
@@ -78,7 +79,7 @@ def test_jobs_must_agree_on_the_links() -> None:
         join([(job[0], ends[0]), (job[0], ends[1])])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(drawn=st.lists(graphs(max_tasks=6), min_size=1, max_size=3), order=st.permutations(range(3)))
 def test_the_order_of_jobs_does_not_matter(
     play: Player, drawn: list[tuple[Graph, EngineNetwork]], order: list[int]
@@ -119,7 +120,7 @@ def test_a_job_follows_another(play: Player, ticks: int, begins: int) -> None:
     assert int(played.start[own[2]].min()) == begins == max(ticks, int(played.finish[own[0]].max()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(job=graphs(), ticks=st.integers(0, 10**9))
 def test_what_arrives_alone_is_only_later(play: Player, job: Job, ticks: int) -> None:
     graph, network = job

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.engine.graphs import GB_PER_S, US, Builder, wires
+from tests.exploring import examples
 from triosim.collectives.pattern import ring
 from triosim.engine.graph import Stuck, Task
 from triosim.engine.longest_path import Durations, has_longest_path, longest_path, task_durations
@@ -73,7 +74,7 @@ def test_where_no_transfers_meet_it_is_what_playing_gives(plan):
 
 
 @pytest.mark.skipif("native" not in ENGINES, reason="no native engine")
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_both_engines_agree_to_the_bit(seed):
     rng = np.random.default_rng(seed)

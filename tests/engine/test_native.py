@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.engine.compare import agree, compare, crowd, defective, exchanges, outcome
 from tests.engine.graphs import GB_PER_S, US, Builder, from_random, graphs, interrupted, wires
+from tests.exploring import examples
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
@@ -21,7 +22,7 @@ from triosim.engine.solvers.max_min import MaxMin
 
 native = pytest.importorskip("triosim.engine.native", reason="no compiler was there at installation")
 
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @RELAXED
@@ -42,7 +43,7 @@ def test_flows_whose_rates_differ_by_rounding_are_served_alike(case: tuple[Graph
     agree(reference.play, native.play, *case)
 
 
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=examples(40))
 @given(from_random(exchanges))
 def test_exchanges_are_played_alike_in_every_way(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case, ways=("", *native.WAYS))
@@ -62,7 +63,7 @@ class Asked(MaxMin):
     """Max-min fair sharing that is not built in, because it is another class."""
 
 
-@settings(RELAXED, max_examples=50)
+@settings(RELAXED, max_examples=examples(50))
 @given(graphs())
 def test_a_model_written_in_python_is_asked_the_same_questions(case: tuple[Graph, EngineNetwork]) -> None:
     assert outcome(native.play, *case, Asked, True) == outcome(reference.play, *case, MaxMin, True)

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, routes_of, switch, wires
+from tests.exploring import examples
 from triosim.collectives.pattern import chain, ring
 from triosim.core.errors import InputError
 from triosim.engine import reference
@@ -32,7 +33,7 @@ def chain_and_a_flow_that_comes_as_its_first_member_ends() -> tuple[Graph, Engin
     return b.graph(), switch(3, GB_PER_S)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(drawn=st.one_of(graphs(), interrupted()), order=st.permutations(range(9)))
 @example(drawn=chain_and_a_flow_that_comes_as_its_first_member_ends(), order=[8, 7, 6, 5, 4, 3, 2, 1, 0])
 def test_the_order_of_what_happens_at_one_tick_does_not_matter(

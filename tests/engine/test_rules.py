@@ -24,6 +24,7 @@ from tests.engine.graphs import (
     wires,
 )
 from tests.engine.oracle import Oracle, Share, equal_split, max_min
+from tests.exploring import examples
 from triosim.collectives.pattern import chain, ring, to_first
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
@@ -352,7 +353,7 @@ def test_an_empty_graph_takes_no_time(play: Player) -> None:
 # --------------------------------------------------------------------------------- a second reading
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     drawn=st.one_of(graphs(), interrupted()),
     how=st.sampled_from([(MaxMin, max_min), (MaxMin, max_min), (EqualSplit, equal_split)]),
@@ -370,7 +371,7 @@ def test_every_tick_is_that_of_the_oracle(
 # ------------------------------------------------------------------------------------------ laws
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(drawn=graphs())
 def test_streams_never_overlap_and_nothing_starts_before_what_it_waits_for(
     play: Player, drawn: tuple[Graph, EngineNetwork]
@@ -388,7 +389,7 @@ def test_streams_never_overlap_and_nothing_starts_before_what_it_waits_for(
         assert played.start[task] >= ends.max(initial=0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(drawn=graphs(), data=st.data())
 def test_names_of_links_routes_and_streams_do_not_matter(
     play: Player, drawn: tuple[Graph, EngineNetwork], data: st.DataObject
@@ -405,7 +406,7 @@ def test_names_of_links_routes_and_streams_do_not_matter(
     assert other.link_bytes[links].tolist() == played.link_bytes.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(drawn=graphs(), other=graphs())
 def test_an_unrelated_graph_beside_it_changes_nothing(
     play: Player, drawn: tuple[Graph, EngineNetwork], other: tuple[Graph, EngineNetwork]
@@ -417,7 +418,7 @@ def test_an_unrelated_graph_beside_it_changes_nothing(
     assert beside.link_bytes[:links].tolist() == alone.link_bytes.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(drawn=graphs(), data=st.data())
 def test_shorter_tasks_never_make_a_run_longer_where_nothing_contends(
     play: Player, drawn: tuple[Graph, EngineNetwork], data: st.DataObject
@@ -432,7 +433,7 @@ def test_shorter_tasks_never_make_a_run_longer_where_nothing_contends(
     assert (play(replace(graph, amount=shorter), network).finish <= play(graph, network).finish).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data(), nodes=st.integers(2, 5), count=st.integers(1, 8))
 def test_order_of_transfers_that_start_together_does_not_matter(
     play: Player, data: st.DataObject, nodes: int, count: int

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.hardware.cluster import cluster
@@ -117,7 +118,7 @@ def step(width: int) -> Trace:
     return chain(layers=4, width=2**width, optimizer_s=1e-4, forward_s=1e-5, backward_s=2e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(machines(), PLANS, FACTORS, st.integers(4, 11), st.data())
 def test_time_is_continuous_in_what_a_file_says_of_links(
     machine: tuple[dict[str, Any], int], how: dict[str, Any], factor: float, width: int, data: st.DataObject
@@ -128,7 +129,7 @@ def test_time_is_continuous_in_what_a_file_says_of_links(
     check(step(width), table, nodes, how, data.draw(st.sampled_from(places)), factor, CONTENTION)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     links(["NVLink4", "PCIe5x16", "xGMI-MI300"]), links(["InfiniBand-NDR", "RoCEv2-400G", "TCP-100G", "WAN-100G"]),
     st.sampled_from([2, 4, 8]), st.sampled_from([1, 2, 4, 9]), st.booleans(), FACTORS, st.integers(4, 11), st.data(),
@@ -166,7 +167,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
     return table
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(graphs(), st.sampled_from([{}, {"pp": 2, "micro_batches": 2}, {"overlap": False}]), FACTORS, st.data())
 def test_time_is_continuous_in_the_links_of_a_graph(
     table: dict[str, Any], how: dict[str, Any], factor: float, data: st.DataObject
@@ -195,7 +196,7 @@ def model() -> Trace:
     return triosim.model("gpt2", configuration={"n_layer": 2}, sequence_length=256, batch_size=2)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(devices(), st.sampled_from(["switch", "full", "ring"]), st.integers(2, 8), FACTORS, st.data())
 def test_time_is_continuous_in_what_a_file_says_of_a_device(
     device: dict[str, Any], topology: str, count: int, factor: float, data: st.DataObject

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from tests.hardware.graphs import hops
 from triosim.core.errors import InputError
 from triosim.hardware.build import flat, from_file, ready
@@ -52,7 +53,7 @@ def test_the_dragonfly_of_the_paper() -> None:
     own=st.integers(1, 3),
     more=st.one_of(st.none(), st.integers(0, 3)),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 def test_every_group_of_a_dragonfly_has_as_much_towards_every_other(
     groups: int, routers: int, own: int, more: int | None
 ) -> None:
@@ -98,7 +99,7 @@ def test_leaf_spine() -> None:
 @given(
     leaves=st.integers(2, 5), own=st.integers(1, 5), spines=st.integers(1, 4), ratio=st.sampled_from([1.0, 2.0, 3.5])
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_what_leaves_a_leaf_is_what_oversubscription_says(leaves: int, own: int, spines: int, ratio: float) -> None:
     fabric = build("leaf-spine", leaves * own, (leaves, own), spines=spines, oversubscription=ratio)
     leaf = {*range(own), fabric.devices + spines}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from tests.hardware.graphs import hops, latencies
 from triosim.core.errors import InputError
 from triosim.hardware.system import Fabric, Link
@@ -42,7 +43,7 @@ def test_every_topology_is_found_by_its_file_name():
 
 @pytest.mark.parametrize("topology", ANY_COUNT)
 @given(devices=counts)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 def test_every_builder_joins_all_devices_by_full_duplex_links(topology: str, devices: int):
     fabric = build(topology, devices)
     assert fabric.devices == devices
@@ -62,7 +63,7 @@ def test_one_device_has_no_links(topology: str):
 
 @pytest.mark.parametrize("topology", ["full", "ring", "switch", "torus"])
 @given(devices=counts)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_devices_of_a_symmetric_topology_all_see_the_same(topology: str, devices: int):
     fabric = build(topology, devices)
     assert len({out_degrees(fabric)[d] for d in range(devices)}) == 1
@@ -72,14 +73,14 @@ def test_devices_of_a_symmetric_topology_all_see_the_same(topology: str, devices
 
 @pytest.mark.parametrize("topology", sorted({*ANY_COUNT} - {"dragonfly", "rail-optimised"}))
 @given(devices=st.integers(2, 40))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_neighbours_are_one_latency_apart(topology: str, devices: int):
     fabric = build(topology, devices)
     assert min(latencies(fabric, 0)[1:devices]) == LINK.latency
 
 
 @given(devices=counts)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_link_counts(devices: int):
     n = devices
     assert len(build("ring", n).edges) == 2 * (n if n > 2 else n - 1)
@@ -88,7 +89,7 @@ def test_link_counts(devices: int):
 
 
 @given(st.lists(sides, min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_grid_link_counts(shape: list[int]):
     devices = math.prod(shape)
     lines = [devices // side for side in shape]
@@ -149,7 +150,7 @@ def test_tree_default_puts_four_under_a_switch():
 
 
 @given(devices=st.integers(2, 40))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_link_of_a_tree_is_alike(devices: int):
     fabric = build("tree", devices)
     assert {e.link.bandwidth for e in fabric.edges} == {LINK.bandwidth}
@@ -157,7 +158,7 @@ def test_every_link_of_a_tree_is_alike(devices: int):
 
 
 @given(st.lists(st.integers(2, 5), min_size=1, max_size=3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 def test_a_fat_tree_sends_up_as_much_as_comes_from_below(shape: list[int]):
     devices = math.prod(shape)
     fabric = build("fat-tree", devices, tuple(shape))
@@ -192,7 +193,7 @@ def test_near_square(count: int, dimensions: int, shape: tuple[int, ...]):
 
 
 @given(devices=st.integers(1, 300), wanted=st.lists(st.integers(1, 20), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_a_wrong_shape_names_one_that_works(devices: int, wanted: list[int]):
     shape = tuple(wanted)
     if math.prod(shape) == devices:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.interop.chakra.file import read, write
@@ -77,7 +78,7 @@ def test_bytes_of_a_file_by_hand(tmp_path: Path) -> None:
 names = st.text(max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_any_trace(tmp_path_factory, data: st.DataObject) -> None:
     builder = ChakraTraceBuilder()
@@ -121,7 +122,7 @@ def test_something_else(tmp_path: Path, content: bytes) -> None:
         read(tmp_path / "odd.0.et")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=60))
 def test_any_bytes(tmp_path_factory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "odd.0.et"

@@ -26,6 +26,7 @@ from validation.data.astra_cases import (
 )
 from validation.data.astra_forms import closed_form
 
+from tests.exploring import examples
 from triosim.engine.solver import Flow
 from triosim.engine.solvers.store_and_forward import StoreAndForward
 from triosim.interop.astra.network import AstraNetwork
@@ -81,7 +82,7 @@ def test_runs_of_astra_sim(solver: str, npus: int) -> None:
         assert abs(found - float(written)) <= 0.5001 * 10**-digits, row
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from(KINDS),
     st.sampled_from(["Ring", "Switch", "FullyConnected"]),

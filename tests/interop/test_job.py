@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from validation.data.astra_cases import collective, dimension, job, system
 
+from tests.exploring import examples
 from triosim.core.errors import InputError
 from triosim.interop.astra import memory
 from triosim.interop.astra.job import Job
@@ -318,7 +319,7 @@ def test_phases() -> None:
     assert phases("all_to_all", (1, 1), True) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 6),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]), st.booleans(), st.integers(1, 500),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data import shared
+from tests.exploring import examples
 from tests.kernels.example import DEVICE, OTHER, job, step
 from tests.kernels.external import samples
 from triosim.core.errors import InputError
@@ -140,7 +141,7 @@ def test_a_mapping_file_by_operator_module_and_row(file):
     assert sources(found).count(Source.EXTERNAL) == 4
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.floats(1e-9, 1.0), min_size=6, max_size=6), st.permutations(range(6)))
 def test_every_operator_gets_the_time_that_is_written_beside_it(tmp_path_factory, seconds, order):
     folder = tmp_path_factory.mktemp("law")

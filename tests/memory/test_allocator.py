@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from triosim.memory.footprint import LARGE_ROUND, MEDIUM_SEGMENT, ROUND_BYTES, SMALL_SEGMENT, played, segment
 
 SIZES = st.sampled_from([512, 1024, 4096, 1 << 19, 1 << 20, (1 << 20) + 512, 3 << 20, 10 << 20, 30 << 20, 33 << 20])
@@ -25,7 +26,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return sizes, events
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(histories())
 def test_both_reserve_the_same(history: tuple[list[int], list[int]]) -> None:
     native = pytest.importorskip("triosim.memory._allocator")
@@ -33,7 +34,7 @@ def test_both_reserve_the_same(history: tuple[list[int], list[int]]) -> None:
     assert native.reserved(sizes, events) == played(sizes, events)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(histories())
 def test_it_holds_what_is_alive_and_no_more_than_a_segment_for_each(history: tuple[list[int], list[int]]) -> None:
     sizes, events = history

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import UNNAMED
 from triosim.hardware.build import flat, ready
@@ -125,7 +126,7 @@ def clusters(draw: st.DrawFn) -> System:
     return assemble("test", [UNNAMED], [0] * devices, range(devices), names, [-1] * devices, edges)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     devices=st.integers(2, 9),
     links=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.booleans()), min_size=4, max_size=24),
@@ -149,7 +150,7 @@ def test_any_network_of_links_that_are_alike(
     same_one_by_one(assemble("test", [UNNAMED], [0] * devices, [0] * devices, names, [host], edges))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(system=clusters())
 def test_any_cluster(system: System) -> None:
     same_one_by_one(system)

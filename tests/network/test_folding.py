@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from tests.network.test_lowering import Plain, written
 from tests.partition.divided import mesh_of
 from triosim import Plan
@@ -131,7 +132,7 @@ def test_a_straggler_is_told_apart(tmp_path) -> None:
     assert folded.count[folded.program == 1].tolist() == [1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.sampled_from([(4, 2, 1), (2, 4, 1), (8, 1, 1), (2, 2, 2), (1, 2, 4), (4, 1, 2)]),
     st.permutations(range(8)),
@@ -151,7 +152,7 @@ def test_wherever_ranks_are(mesh: tuple[int, int, int], order: list[int], topolo
     assert np.array_equal(*ends)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.sampled_from([(8, 4, 1), (4, 4, 2), (8, 2, 2), (2, 4, 4), (32, 1, 1), (4, 8, 1), (4, 2, 4)]),
     st.lists(st.tuples(st.integers(0, 31), st.sampled_from([1.5, 2.0])), max_size=3),
@@ -188,7 +189,7 @@ def test_ranks_of_trees_are_alike_whose_subtrees_and_ways_to_the_root_are() -> N
     assert folded.cells < whole.cells / 8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_cells_are_of_what_cannot_be_told_apart(data: st.DataObject) -> None:
     """Members of a cell begin alike, and links of a cell are crossed by equally many routes of each cell."""

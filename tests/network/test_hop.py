@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from triosim.core.errors import InputError
 from triosim.hardware.system import System
 from triosim.network.hop import HopRun, play_hop
@@ -135,7 +136,7 @@ def jobs(draw: st.DrawFn, tokens: st.SearchStrategy[int | None]) -> tuple[Hop, l
     return hop, slow, np.array(compute)[:, None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(jobs(st.integers(1, 4)))
 def test_nobody_is_ever_further_ahead_than_tokens_allow(job: tuple[Hop, list[float], np.ndarray]) -> None:
     hop, slow, compute = job
@@ -145,7 +146,7 @@ def test_nobody_is_ever_further_ahead_than_tokens_allow(job: tuple[Hop, list[flo
     assert (gaps(hop, done.course) <= hop.tokens * distances(hop.neighbours)).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(jobs(st.none()))
 def test_without_backup_workers_the_gap_is_bounded_by_the_way_between(job: tuple[Hop, list[float], np.ndarray]) -> None:
     hop, slow, compute = job
@@ -154,7 +155,7 @@ def test_without_backup_workers_the_gap_is_bounded_by_the_way_between(job: tuple
     assert (gaps(hop, run(hop, slow, compute).course) <= bound).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(jobs(st.integers(1, 4)))
 def test_a_run_is_one_that_its_own_decisions_lead_to(job: tuple[Hop, list[float], np.ndarray]) -> None:
     hop, slow, compute = job
@@ -165,7 +166,7 @@ def test_a_run_is_one_that_its_own_decisions_lead_to(job: tuple[Hop, list[float]
     assert done.skipped == 0 or hop.skip
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(jobs(st.integers(1, 4)))
 def test_more_tokens_are_never_worse_where_nothing_is_decided(job: tuple[Hop, list[float], np.ndarray]) -> None:
     # With updates of no size nothing contends, and only max and + are left.

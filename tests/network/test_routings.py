@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from tests.network.test_bulk_routes import clusters
 from triosim.core.errors import InputError
 from triosim.hardware.build import flat, from_file, ready
@@ -87,7 +88,7 @@ def test_one_server(topology: str, routing: Routing) -> None:
     conforms(flat(None, 8, topology, "1GB/s", "1us"), routing)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(system=clusters(), seed=st.integers(0, 3), pxn=st.booleans())
 def test_any_cluster(system: System, seed: int, pxn: bool) -> None:
     conforms(system, Ecmp(seed, pxn))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from triosim import Fidelity, Plan, PlanError
 from triosim.partition.partition import partition
 from triosim.partition.resolve import JobMesh, completed, rules_of
@@ -79,7 +80,7 @@ def _layer(step: Step, name: str, phase: Phase) -> list[int]:
 
 
 @given(st.sampled_from([2, 4, 8]), st.integers(1, 100), st.integers(1, 100), st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_what_is_gathered_arrives_beside_the_products_that_read_it(n: int, gate: int, up: int, move: int) -> None:
     """``c + (n - 1) max(c, t)``, ``c`` a piece of both products and ``t`` a part on the way."""
     step, _, _ = _step(n, "torch")
@@ -95,7 +96,7 @@ def test_what_is_gathered_arrives_beside_the_products_that_read_it(n: int, gate:
 
 
 @given(st.sampled_from([2, 4, 8]), st.integers(1, 100), st.integers(0, 100), st.sampled_from(STYLES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_what_is_scattered_leaves_beside_the_product_that_makes_it(n: int, down: int, move: int, style: str) -> None:
     """The same; of Megatron-LM's with four pieces, and four parts of a kernel that also adds them up."""
     step, _, _ = _step(n, style)

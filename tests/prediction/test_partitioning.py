@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from triosim.plan import Plan
 from triosim.prediction import partitioning, prepare
 from triosim.prediction.prepare import StagedJob, arrange
@@ -145,7 +146,7 @@ def test_experts_and_latent_attention_give_the_same(
     assert _different(short, long) == []
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     name=st.sampled_from(NAMES[:3]),
     tp=st.sampled_from([1, 2, 4, 8]),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, InputError, Plan
 from triosim.hardware.stragglers import parse_stragglers, slowed
@@ -152,7 +153,7 @@ def test_a_factor_of_one_changes_nothing(plan: dict[str, int]) -> None:
     assert one.to_dict()["collectives"] == plain.to_dict()["collectives"]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 3), st.floats(1.0, 4.0))
 def test_one_slow_replica_holds_up_all(device: int, factor: float) -> None:
     """As if all were slow, where nothing else takes time."""

@@ -180,7 +180,7 @@ def test_parameters_visit_once_in_each_direction_of_each_micro_batch() -> None:
 # --- with everything else ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.sampled_from([("optimizer",), ("activations",), ("optimizer", "parameters"),
                      ("optimizer", "activations", "parameters")]),

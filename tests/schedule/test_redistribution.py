@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from triosim import Fidelity, Plan
 from triosim.partition.gradients import gradients
 from triosim.partition.partition import partition
@@ -90,7 +91,7 @@ def _places(model: str, rules: str, shares: set[float]) -> set[int]:
     return {real[min(int(share * len(real)), len(real) - 1)] for share in shares}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(CUTS)
 def test_a_part_has_made_whatever_it_reads(which: tuple[str, str, set[float]]) -> None:
     """Each copy that a part reads it has gathered itself, once, before the first operator that reads it."""
@@ -117,7 +118,7 @@ def test_a_part_has_made_whatever_it_reads(which: tuple[str, str, set[float]]) -
         assert made[row, of] >= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(CUTS)
 def test_bytes_are_those_of_the_whole_and_of_what_several_parts_share(which: tuple[str, str, set[float]]) -> None:
     """What each transfer of the step moves is moved once by every part that reads what it gathers, or has a summand of
@@ -138,7 +139,7 @@ def test_bytes_are_those_of_the_whole_and_of_what_several_parts_share(which: tup
         assert not expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(CUTS)
 def test_gradients_come_back_as_values_went(which: tuple[str, str, set[float]]) -> None:
     """The same bytes both ways, after what scatters them."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule, check
@@ -396,7 +397,7 @@ def test_schedules_of_others_are_checked(order: list[Action], placed: tuple[int,
         check(_Odd(order, placed), "odd", 1, 2)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(2, 4), st.integers(1, 3))
 def test_one_chunk_is_1f1b(stages: int, rounds: int) -> None:
     """Interleaving over one chunk has PyTorch's longer warm-up, and takes exactly as long."""

@@ -78,7 +78,7 @@ def _sent(result) -> int:
 # --- what is sent ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(2, 4), st.sampled_from([2, 4, 8]), st.sampled_from([1, 2, 4]))
 def test_volumes_are_those_of_the_paper(count: int, ways: int, parts: int) -> None:
     """Rajbhandari et al. 2020, section 7: 2 and 3 (n - 1) / n times the parameters, from level 2 for each part."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
 from triosim.cli.workloads import load_workload
@@ -23,7 +24,7 @@ def _bottleneck(trace, stages) -> float:
     return max(float(seconds[stages.of == s].sum()) for s in range(stages.count))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(1, 40), min_size=4, max_size=9), st.integers(2, 4))
 def test_the_slowest_stage_is_as_fast_as_any_cut_allows(times: list[int], count: int) -> None:
     """Against every possible cut."""
@@ -42,7 +43,7 @@ def test_the_slowest_stage_is_as_fast_as_any_cut_allows(times: list[int], count:
     assert len(set(stages.of[: len(times)].tolist())) == count
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.data(), st.integers(4, 9), st.integers(2, 4))
 def test_on_different_devices_too_the_slowest_stage_is_as_fast_as_any_cut_allows(data, layers: int, count: int) -> None:
     """Against every possible cut, with a time of each operator on each stage's own device."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from tests.schedule.test_schedules import _spans
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
@@ -40,7 +41,7 @@ def test_bubbles_are_those_of_the_paper(model: str, micro_batches: int, memory: 
     assert bubble == pytest.approx(BUBBLES[model, micro_batches][memory - 1], abs=2e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.integers(2, 5), st.integers(1, 12), st.floats(1.0, 3.0), st.floats(0.0, 1.0), st.floats(0.1, 2.0),
     st.floats(0.1, 2.0), st.floats(0.0, 0.5),

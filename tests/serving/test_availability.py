@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.command import run
+from tests.exploring import examples
 from tests.serving.fleets import MS, Linear, blocks, replica
 from tests.serving.test_laws import NAMES, _columns, conserved, tables
 from triosim.core.columns import Ragged
@@ -45,7 +46,7 @@ def fleet_of(engine: str, count: int, tokens: int = 8000, **options: Any) -> lis
 
 
 @pytest.mark.parametrize("engine", NAMES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(table=tables(), number=st.integers(1, 3), router=st.sampled_from(sorted(ROUTERS.names())))
 def test_what_never_fails_is_as_if_it_could_not(engine: str, table: RequestTable, number: int, router: str) -> None:
     there = play(table, fleet_of(engine, number), ROUTERS.get(router)(), core=False)
@@ -58,7 +59,7 @@ def test_what_never_fails_is_as_if_it_could_not(engine: str, table: RequestTable
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "lightllm"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(table=tables(30))
 def test_who_comes_at_once_and_for_nothing_is_as_if_there_were_enough(engine: str, table: RequestTable) -> None:
     enough = play(table, fleet_of(engine, len(table)), ROUTERS.get("least-outstanding")(), core=False)
@@ -70,7 +71,7 @@ def test_who_comes_at_once_and_for_nothing_is_as_if_there_were_enough(engine: st
 
 
 @pytest.mark.parametrize("engine", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     table=tables(), number=st.integers(1, 3), mtbf=st.floats(0.05, 2), repair=st.integers(0, 100), reuse=st.booleans(),
     stages=st.integers(1, 2), tokens=st.integers(512, 4000),
@@ -92,7 +93,7 @@ def test_tokens_and_blocks_are_conserved_when_replicas_fail(
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sarathi", "sglang"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(table=tables(), mtbf=st.floats(0.05, 2), target=st.integers(1, 8), every=st.integers(0, 40))
 def test_steady_decoding_played_at_once_changes_nothing(
     engine: str, table: RequestTable, mtbf: float, target: int, every: int

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.command import run
+from tests.exploring import examples
 from triosim.core.errors import InputError
 from triosim.serving.denoiser import denoiser, is_denoiser
 from triosim.serving.denoising import DenoisingReplica, DenoisingTimes, DenoisingWork, parse_step_cache
@@ -88,7 +89,7 @@ def test_images_join_between_steps_where_batches_change(machine: triosim.System)
     assert late.scheduled[1] > late.arrived[1]  # the step under way ends first
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.integers(1, 30)), min_size=1, max_size=30),
     st.sampled_from(["diffusers", "continuous"]), st.integers(1, 9),

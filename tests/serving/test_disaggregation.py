@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.command import run
+from tests.exploring import examples
 from tests.serving.fleets import blocks, replica
 from tests.serving.test_laws import conserved, tables
 from triosim.core.columns import Ragged
@@ -33,7 +34,7 @@ RECEIVING = [name for name in ENGINES.names() if ENGINES.get(name).receives]
 SPLIT = ("--prefill-replicas", "2", "--decode-replicas", "2")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_transfers_at_run_time_end_as_those_of_a_graph(data: st.DataObject) -> None:
     """The same flows, entering at the same ticks."""
@@ -75,7 +76,7 @@ def test_transfers_at_run_time_end_as_those_of_a_graph(data: st.DataObject) -> N
     assert list(ends.values()) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     layers=st.sampled_from([4, 12, 24]), heads=st.sampled_from([1, 2, 4, 8]),
     source=st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4])),
@@ -132,7 +133,7 @@ def _fleet(
 
 @pytest.mark.parametrize("by_layer", [False, True])
 @pytest.mark.parametrize("decode_first", [False, True])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(table=tables(20), engine=st.sampled_from(RECEIVING),
        tokens=st.integers(600, 2000), counts=st.tuples(st.integers(1, 2), st.integers(1, 3)), reuse=st.booleans(),
        link=st.sampled_from([1e6, 1e8, math.inf]))  # fmt: skip
@@ -162,7 +163,7 @@ def test_requests_that_are_being_sent_take_room_from_prompts() -> None:
     assert all(one.cache.free == one.cache.blocks for one in fleet)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(table=tables(20), tokens=st.integers(500, 4000), counts=st.tuples(st.integers(1, 2), st.integers(1, 2)),
        by_layer=st.booleans(), decode_first=st.booleans())  # fmt: skip
 def test_steady_decoding_played_at_once_changes_nothing(
@@ -176,7 +177,7 @@ def test_steady_decoding_played_at_once_changes_nothing(
     assert runs[0] == runs[1]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(table=tables(20), tokens=st.integers(500, 4000), decode_first=st.booleans(), by_layer=st.booleans())
 def test_an_infinite_link_is_no_sending(table: RequestTable, tokens: int, decode_first: bool, by_layer: bool) -> None:
     how = {"tokens": tokens, "counts": (2, 2), "decode_first": decode_first, "by_layer": by_layer}

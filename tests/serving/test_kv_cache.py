@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.command import run
 from tests.data import shared
+from tests.exploring import examples
 from tests.serving.fleets import Linear, replica, serve
 from tests.serving.test_laws import conserved
 from triosim.core.columns import Ragged
@@ -85,7 +86,7 @@ def test_the_least_recently_freed_goes_first_and_of_a_request_the_last() -> None
     assert cache.match(request(3, (3, 4, 7))) == 8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=30),
     blocks=st.integers(8, 30),
@@ -196,7 +197,7 @@ def test_a_radix_tree_keeps_one_copy_of_what_two_have_computed() -> None:
 
 
 @pytest.mark.parametrize("eviction", ["lru", "lfu"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     size=st.integers(3, 12),
     steps=st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 1), min_size=1, max_size=4)), max_size=60),
@@ -223,7 +224,7 @@ def test_a_radix_tree_gives_up_leaves_only(eviction: str, size: int, steps: list
     assert cache.free == cache.blocks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(size=st.integers(2, 6), keys=st.lists(st.integers(1, 9), max_size=80))
 def test_what_is_found_least_often_is_given_up(size: int, keys: list[int]) -> None:
     """One block after another, against a table that is searched."""
@@ -243,7 +244,7 @@ def test_what_is_found_least_often_is_given_up(size: int, keys: list[int]) -> No
 
 @pytest.mark.parametrize("radix", [False, True])
 @pytest.mark.parametrize("eviction", ["lru", "lfu"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(words=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=25))
 def test_tokens_are_conserved_with_any_cache(eviction: str, radix: bool, words: list[list[int]]) -> None:
     rows = [[hash(tuple(word[: n + 1])) >> 20 for n in range(len(word))] for word in words]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from tests.serving.fleets import MS, Linear, blocks, replica, serve
 from triosim.serving.fleet import FleetRun
 from triosim.serving.metrics import measure
@@ -42,7 +43,7 @@ def conserved(served: FleetRun, table: RequestTable) -> None:
 
 
 @pytest.mark.parametrize("engine", NAMES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(table=tables(), running=st.integers(1, 8))
 def test_tokens_and_blocks_are_conserved(engine: str, table: RequestTable, running: int) -> None:
     one = replica(engine, blocks(engine, 8000), longest=256, max_running=running)
@@ -52,7 +53,7 @@ def test_tokens_and_blocks_are_conserved(engine: str, table: RequestTable, runni
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm-2023", "sarathi", "sglang", "lightllm", "trtllm"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(table=tables(), tokens=st.integers(272, 640))
 def test_they_are_when_the_cache_is_too_small(engine: str, table: RequestTable, tokens: int) -> None:
     options = {"capacity": "max-utilisation"} if engine == "trtllm" else {}
@@ -76,7 +77,7 @@ def test_trtllm_without_eviction_evicts_nobody() -> None:
 
 
 @pytest.mark.parametrize("engine", NAMES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(table=tables(20), stages=st.integers(2, 3))
 def test_they_are_in_a_pipeline(engine: str, table: RequestTable, stages: int) -> None:
     if not ENGINES.get(engine).pipelines:
@@ -105,7 +106,7 @@ def _columns(served: FleetRun) -> list:
 
 
 @pytest.mark.parametrize("engine", [name for name in NAMES if ENGINES.get(name).steady])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     table=tables(), tokens=st.integers(272, 1200), reuse=st.booleans(), number=st.integers(1, 3),
     router=st.sampled_from(["least-outstanding", "prefix-aware", "round-robin"]),
@@ -127,7 +128,7 @@ def test_steady_decoding_played_at_once_changes_nothing(
 
 
 @pytest.mark.parametrize("engine", NAMES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(table=tables())
 def test_littles_law_holds_exactly(engine: str, table: RequestTable) -> None:
     """The integral of the number in the system is the sum of the times in it, whole picoseconds."""
@@ -179,7 +180,7 @@ def test_orca_is_sarathi_where_no_prompt_is_cut() -> None:
     assert (orca.first_token == sarathi.first_token).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(table=tables(), size=st.integers(17, 60))
 def test_where_all_fit_to_their_end_none_is_evicted(table: RequestTable, size: int) -> None:
     """A cache for all at once never runs out, nor does any cache where a request is admitted only if it fits whole."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import triosim
+from tests.exploring import examples
 from triosim.core.errors import InputError
 from triosim.serving.capacity import memory
 from triosim.serving.deployment import Deployment, serve
@@ -86,7 +87,7 @@ def test_a_step_takes_as_long_as_the_fullest_rank(machine: triosim.System) -> No
     assert found.ticks([PROMPT, DECODE, DECODE, DECODE]) > found.own.device_ticks(PROMPT, 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.integers(1, 100_000), st.floats(1.0, 4.0))
 def test_the_fullest_device_has_no_less_than_the_mean(machine: triosim.System, tokens: int, skew: float) -> None:
     even, skewed = times(pool(machine)), times(pool(machine, expert_skew=skew))

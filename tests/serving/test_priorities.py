@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.command import run
+from tests.exploring import examples
 from tests.serving.fleets import replica, serve
 from tests.serving.test_laws import conserved, tables
 from triosim.core.errors import InputError
@@ -33,7 +34,7 @@ def test_who_is_evicted_is_the_least_urgent() -> None:
         assert (served.restarts > 0).tolist() == evicted
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(table=tables(30), blocks=st.integers(17, 60), same=st.integers(-3, 3))
 def test_equal_priorities_change_nothing(table: RequestTable, blocks: int, same: int) -> None:
     equal = replace(table, priority=np.full(len(table), same))
@@ -42,7 +43,7 @@ def test_equal_priorities_change_nothing(table: RequestTable, blocks: int, same:
     assert (found.finished == plain.finished).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(table=tables(30), blocks=st.integers(17, 60), seed=st.integers(0, 99))
 def test_tokens_are_conserved(table: RequestTable, blocks: int, seed: int) -> None:
     ranked = replace(table, priority=np.random.default_rng(seed).integers(0, 3, len(table)))

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from triosim.core.columns import Ragged
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
@@ -145,7 +146,7 @@ class TestRoundTrip:
     @settings(
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         deadline=None,
-        max_examples=60,
+        max_examples=examples(60),
     )
     @given(trace=traces())
     def test_what_is_loaded_is_what_was_saved(self, trace, tmp_path):

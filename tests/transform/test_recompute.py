@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Plan
 from triosim.core.errors import PlanError
@@ -204,7 +205,7 @@ def test_policies_by_operator_keep_less_and_run_less_again_than_whole_blocks() -
     assert not any("attention" in name for name in again["operators"])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 3))
 def test_it_never_needs_more_activations_and_runs_no_operator_three_times(layers: int, heads: int, batch: int) -> None:
     configuration = {**LLAMA, "num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": 16 * heads}
@@ -297,7 +298,7 @@ def test_a_module_of_the_block_is_a_part_and_so_is_every_second_block() -> None:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     st.sets(st.sampled_from(("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")), min_size=1)
 )

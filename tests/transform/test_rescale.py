@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.data import shared
+from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, InputError, Plan
 from triosim.core.columns import Ragged
@@ -28,7 +29,7 @@ def _forget_symbols(trace):
     return replace(trace, values=values, meta=replace(trace.meta, symbols=""))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
 def test_a_segment_survives_flattening_and_back(shape: list[int], data) -> None:
     before = tuple(shape)

@@ -128,7 +128,7 @@ def test_data_parallel_replicas_reduce_adapters_only() -> None:
     assert sent == held(trace, Category.GRADIENT)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 32), st.sets(st.sampled_from(sorted(LINEAR)), min_size=1))
 def test_trained_bytes_follow_rank_and_targets(rank: int, targets: set[str]) -> None:
     trace = llama(f"{rank},targets={'+'.join(sorted(targets))}")

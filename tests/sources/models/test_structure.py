@@ -186,7 +186,7 @@ def test_modules_are_the_owners_of_parameters(trace):
 
 
 @pytest.mark.parametrize("family", SMALL)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_dimensions_follow_batch_and_sequence_as_they_say(family, data):
     """Two builds differ in exactly the dimensions with a symbol, and there in proportion."""

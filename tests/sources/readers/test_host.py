@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exploring import examples
 from triosim.sources.readers._host import FEWEST, QUEUE, HostClock, KernelLaunch, blocked, following
 
 US = 1000
@@ -64,7 +65,7 @@ def test_costs_leave_out_waits_and_count_what_lies_between() -> None:
     assert clock.until(100) == pytest.approx(45e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.integers(0, 900), st.integers(0, 200)), max_size=8),
     st.lists(st.integers(1, 1000), min_size=1, max_size=8),
