@@ -51,7 +51,7 @@ def test_gpt_2_small() -> None:
 
 
 def test_llama_3_8b() -> None:
-    case = roads.CASES["llama-3-8b"]
+    case = roads.llama(layers=8)
     named, fake = _on_h100(triosim.model(**case.named)), _on_h100(roads.recorded(case, "fake"))
     assert fake.iteration_time_s == pytest.approx(named.iteration_time_s, rel=0.05)
     assert fake.memory.allocated_bytes == pytest.approx(named.memory.allocated_bytes, rel=0.02)

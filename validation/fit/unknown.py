@@ -71,17 +71,15 @@ def devices() -> list[Accelerator]:
 def fit() -> dict[str, dict[str, float]]:
     """Spread of each kind for each figure that is missing."""
     found: dict[str, dict[str, float]] = {}
+    every = devices()
     for name, several in works().items():
         kind = kinds.BY_NAME[name]
         constants = kind.constants()
+        pairs = [(device, work, kind.predict(work, device, constants).seconds) for device in every for work in several]
         for figure, nothing in unknown.FIGURES.items():
             apart = [
-                np.log(
-                    kind.predict(work, replace(device, **{figure: nothing}), constants).seconds
-                    / kind.predict(work, device, constants).seconds
-                )
-                for device in devices()
-                for work in several
+                np.log(kind.predict(work, replace(device, **{figure: nothing}), constants).seconds / known)
+                for device, work, known in pairs
             ]
             spread = float(np.quantile(np.abs(np.concatenate(apart)), LEVEL))
             found.setdefault(name, {})[figure] = float(f"{spread:.3g}")

@@ -71,14 +71,14 @@ def _gpt(sizes: dict[str, int]) -> Any:
     return torch_models.GPT(*(sizes[name] for name in names), 0.1)
 
 
-def _llama() -> Any:
+def _llama(layers: int) -> Any:
     import torch
     from tests.sources.models import torch_models
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        return torch_models.Llama(4096, 14336, 32, 32, 8, 128256, False)
+        return torch_models.Llama(4096, 14336, layers, 32, 8, 128256, False)
     finally:
         torch.set_default_dtype(before)
 
@@ -112,14 +112,20 @@ def small(sizes: dict[str, int], batch: int, length: int | None = None) -> Case:
     )  # fmt: skip
 
 
+def llama(layers: int = 32) -> Case:
+    """Llama 3 8B, or one of fewer layers."""
+    named = {"name": "llama-3-8b", "batch_size": 1, "sequence_length": 2048}
+    return Case(
+        lambda: _llama(layers), _with_masters, lambda: _tokens(1, 2048, 128256),
+        {**named, "configuration": {"num_hidden_layers": layers}}, on_cpu=False,
+    )  # fmt: skip
+
+
 GPT_2 = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
 CASES = {
     "resnet50": Case(_resnet, _sgd, lambda: _images(8), {"name": "resnet50", "batch_size": 8}),
     "gpt2": small(GPT_2, batch=1, length=256),
-    "llama-3-8b": Case(
-        _llama, _with_masters, lambda: _tokens(1, 2048, 128256),
-        {"name": "llama-3-8b", "batch_size": 1, "sequence_length": 2048}, on_cpu=False,
-    ),
+    "llama-3-8b": llama(),
 }  # fmt: skip
 
 

@@ -72,9 +72,9 @@ def request(options: InferOptions) -> None:
     )
     prompt, output = options.prompt, options.output
 
-    def predict(clock: float | None) -> OneRequest:
+    def predict(clock: float | None, interval: bool = True) -> OneRequest:
         own = pool if clock is None else replace(pool, clock_hz=clock)
-        return one_request(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok)
+        return one_request(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok, interval)
 
     found, tried = predict(None), None
     if (slowdown := slowdown_of(options)) is not None:

@@ -93,7 +93,7 @@ class OneRequest:
 
 
 def one_request(
-    pool: Pool, prompt: int, output: int, batch: int = 1, context: int = 0, idle_ok: bool = False
+    pool: Pool, prompt: int, output: int, batch: int = 1, context: int = 0, idle_ok: bool = False, interval: bool = True
 ) -> OneRequest:
     """Predict it.
 
@@ -103,6 +103,7 @@ def one_request(
         batch: equal requests that run together.
         context: tokens in the cache before the prompt.
         idle_ok: whether devices of the system may have nothing to do.
+        interval: whether to find intervals, which price every kernel anew for each class that errs.
 
     Raises:
         InputError: a count is below its least, the request is longer than the model, or the pool cannot be
@@ -131,7 +132,7 @@ def one_request(
     ttft, *decodes = [_seconds(times, step) for step in steps]
     figures = _figures(ttft, decodes)
     moved = []
-    for errors in each_moved(own.size):
+    for errors in each_moved(own.size) if interval else ():
         others = step_times(own, model, moved=errors)
         first_s, *others_s = [_seconds(others, step) for step in steps]
         moved.append(_figures(first_s, others_s))
@@ -154,7 +155,7 @@ def one_request(
         pim = times.kernels.report(batch, middle.context / batch)
     return OneRequest(
         own, prompt, output, batch, context, ttft, figures.get("tpot_s"), figures["e2e_s"], breakdown, held, kept, pim,
-        energy, states, intervals(figures, moved),
+        energy, states, intervals(figures, moved) if interval else {},
     )  # fmt: skip
 
 
@@ -180,13 +181,13 @@ class RequestClock:
 
 
 def least_energy_request(
-    full: OneRequest, predict: Callable[[float | None], OneRequest], slowdown: float
+    full: OneRequest, predict: Callable[[float, bool], OneRequest], slowdown: float
 ) -> RequestClock:
     """Look for the clock of least energy.
 
     Args:
         full: at the highest clock.
-        predict: at a clock in hertz.
+        predict: at a clock in hertz, with or without intervals.
         slowdown: how much longer a request may take in all, as a part of it.
 
     Raises:
@@ -198,8 +199,11 @@ def least_energy_request(
         raise InputError(NOTHING_DRAWN)
     top, lowest = clock_range([full.pool.system])
     most = full.e2e_s * (1 + slowdown)
-    found, best = least_energy(predict, full, top, lowest, lambda one: one.joules, lambda one: one.e2e_s <= most)
-    return RequestClock(best, found[best], tuple((clock, one, one.e2e_s <= most) for clock, one in found.items()))
+    found, best = least_energy(
+        lambda clock: predict(clock, False), full, top, lowest, lambda one: one.joules, lambda one: one.e2e_s <= most
+    )
+    result = full if best == top else predict(best, True)
+    return RequestClock(best, result, tuple((clock, one, one.e2e_s <= most) for clock, one in found.items()))
 
 
 def _seconds(times: ModelTimes, step: StepShape) -> float:
