@@ -18,8 +18,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # is not locked with a hash, as everything else is.
 TORCH ?= torch==2.13.0
 UV := uv==0.13.9
-# Tests run side by side, one at a time on each processor.
+# Tests run side by side, one at a time on each processor.  Neighbours stay together, so that what tests of a file share is
+# made once.
 WORKERS ?= auto
+PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: run test explore lint check minimum docs lock sanitize clean
 
@@ -29,10 +31,10 @@ run: $(STAMP)
 	  --json out/result.json --timeline out/timeline.json.gz --report out/report.html
 
 test: $(TEST_STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python $(PYTEST)
 
 explore: $(TEST_STAMP)
-	TRIOSIM_EXPLORE=1 $(BIN)/python -m pytest -n $(WORKERS)
+	TRIOSIM_EXPLORE=1 $(BIN)/python $(PYTEST)
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
@@ -73,7 +75,7 @@ minimum: $(STAMP)
 	$(INSTALL) $(UV)
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(VENV)-minimum
 	$(BIN)/uv pip install --quiet --python $(VENV)-minimum --resolution lowest-direct --editable '.[dev]'
-	$(VENV)-minimum/bin/python -m pytest -n $(WORKERS)
+	$(VENV)-minimum/bin/python $(PYTEST)
 
 sanitize: $(TEST_STAMP)
 	$(BIN)/python native/sanitize.py --cases 20000

@@ -21,13 +21,13 @@ FEW = ("--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2", "-
 
 
 def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
-    shown = run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--front", "--among", "zero=1").stdout
+    words = (*JOB, *FEW, "--best", "2", "--price", "2/h", "--front", "--among", "zero=1", "--json", "plans.json")
+    shown = run(*words, cwd=tmp_path).stdout
     assert "The best of them as a command:" in shown
     assert "No other plan beats these" in shown
     assert not any(line.endswith("B") and len(line.split()) == 2 for line in shown.splitlines())  # memory alone
     assert "legal plans were predicted" in shown
     assert "A device hour costs 2 USD, as given." in shown
-    run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--among", "zero=1", "--json", "plans.json", cwd=tmp_path)
     found = json.loads((tmp_path / "plans.json").read_text())
     assert found["schema"] == "triosim/search/1"
     assert [one["rank"] for one in found["plans"]] == [1, 2]
@@ -47,7 +47,7 @@ def test_where_nothing_fits_it_says_what_a_plan_must_hold() -> None:
 
 
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
-    words = (*JOB, *FEW, "--best", "6", "--json", "plans.json", "--quiet")
+    words = (*JOB, *FEW, "--among", "zero=1", "--best", "6", "--json", "plans.json", "--quiet")
     process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
     journal = tmp_path / "plans.json.journal.jsonl"
     while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):
