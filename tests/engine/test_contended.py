@@ -20,8 +20,8 @@ from triosim.engine.contended import (
     RoutedPort,
     RowKind,
     TransferClasses,
+    contended_run,
     run_operator_chain,
-    simulate,
 )
 from triosim.engine.graph import Stuck
 
@@ -56,9 +56,9 @@ def schedule(
 
 def both(what: ContendedSchedule) -> ContendedRun:
     """What both players say."""
-    found = simulate(what, native=False)
+    found = contended_run(what, native=False)
     if contended._native is not None:
-        other = simulate(what, native=True)
+        other = contended_run(what, native=True)
         for name in ("end", "work", "communication", "hosted", "label_ticks"):
             assert np.array_equal(getattr(found, name), getattr(other, name)), name
     return found
@@ -150,7 +150,7 @@ def test_a_circle_is_told() -> None:
     what = schedule([waits], [(RoutedPort(0, 0, 0),)], [[0]], TransferClasses([[]], [0], 0))
     for way in (False, True) if contended._native is not None else (False,):
         with pytest.raises(Stuck):
-            simulate(what, native=way)
+            contended_run(what, native=way)
 
 
 @st.composite

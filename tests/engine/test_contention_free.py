@@ -95,7 +95,7 @@ def as_graph(job: ContentionFreeSchedule) -> tuple[Graph, list[tuple[int, int]]]
 @given(job=jobs())
 def test_turns_are_what_the_engine_plays(native: bool, job: ContentionFreeSchedule) -> None:
     needs_compiler(native)
-    found = contention_free.simulate(job, native)
+    found = contention_free.contention_free_run(job, native)
     graph, where = as_graph(job)
     wires = EngineNetwork(np.zeros(0, np.int64), Ragged.empty(0, np.int32), np.zeros(0, np.int64))
     finish = play(graph, wires).finish
@@ -109,7 +109,7 @@ def test_turns_are_what_the_engine_plays(native: bool, job: ContentionFreeSchedu
 @given(job=jobs())
 def test_with_and_without_a_compiler_it_is_the_same(job: ContentionFreeSchedule) -> None:
     needs_compiler(True)
-    a, b = contention_free.simulate(job, True), contention_free.simulate(job, False)
+    a, b = contention_free.contention_free_run(job, True), contention_free.contention_free_run(job, False)
     assert a.sent.tolist() == b.sent.tolist()
     assert a.arrived.tolist() == b.arrived.tolist()
     for own, other in zip(a.spans, b.spans, strict=True):
@@ -140,7 +140,7 @@ def test_turns_that_wait_for_each_other_are_refused(native: bool) -> None:
         1,
     )
     with pytest.raises(Stuck, match="circle"):
-        contention_free.simulate(job, native)
+        contention_free.contention_free_run(job, native)
 
 
 @pytest.mark.parametrize("wrong", ["message", "before", "stream"])
@@ -150,7 +150,7 @@ def test_columns_that_point_nowhere_are_refused(wrong: str) -> None:
     ports = (7,) if wrong == "message" else (0,)
     one = [np.zeros(1, np.int32)]
     with pytest.raises(ValueError):
-        contention_free.simulate(
+        contention_free.contention_free_run(
             ContentionFreeSchedule([fragment([row])], [PortedFragment(0, ports)], one, one, np.zeros(1, np.int64), 1),
             True,
         )

@@ -107,7 +107,8 @@ def test_tensor_parallel_replicas_and_routers() -> None:
 
 
 def test_a_pipeline_serves() -> None:
-    done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--pp", "2", "--replicas", "4", *TRAFFIC, "--interval", "off", "--json", "-")
+    where = ("--system", "dgx-h100", "--pp", "2", "--replicas", "4")
+    done = run("serve", "llama-3-8b", *where, *TRAFFIC, "--interval", "off", "--json", "-")
     assert json.loads(done.stdout)["plan"]["pp"] == 2
 
 

@@ -171,7 +171,7 @@ class ContendedRun:
     label_ticks: Int64
 
 
-def simulate(schedule: ContendedSchedule, native: bool | None = None) -> ContendedRun:
+def contended_run(schedule: ContendedSchedule, native: bool | None = None) -> ContendedRun:
     """Run all actions from tick 0.
 
     Args:

@@ -120,7 +120,7 @@ class ContentionFreeSchedule:
     streams: int
 
 
-def simulate(schedule: ContentionFreeSchedule, native: bool | None = None) -> ContentionFreeRun:
+def contention_free_run(schedule: ContentionFreeSchedule, native: bool | None = None) -> ContentionFreeRun:
     """Run all actions from tick 0.
 
     Args:

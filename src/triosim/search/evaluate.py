@@ -401,11 +401,11 @@ class _Evaluation:
         Raises:
             NotEvaluated: it does.
         """
-        steady_run = contention_free.simulate(what)
+        steady_run = contention_free.contention_free_run(what)
         extra_ticks = self._contention_ticks(steady_run)
         if not extra_ticks.any():
             return steady_run, 0
-        again = contention_free.simulate(replace(what, extra_ticks=extra_ticks))
+        again = contention_free.contention_free_run(replace(what, extra_ticks=extra_ticks))
         moved = int(np.abs(again.free - steady_run.free).max(initial=0))
         if moved > CONTENTION_TOLERANCE * int(again.free.max(initial=0)):
             raise NotEvaluated("sends that meet on a link and hold up others")

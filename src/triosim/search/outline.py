@@ -352,7 +352,7 @@ def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
         RoutedFragment(fragment, messages.ports(passes[fragment].ports, stage, action))
         for fragment, stage, action in ported_keys
     ]
-    run = contended.simulate(
+    run = contended.contended_run(
         ContendedSchedule(
             fragments, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
             len(transfer_times.labels), transfer_times.lags(),

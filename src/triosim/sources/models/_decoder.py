@@ -58,23 +58,38 @@ class Layout:
     wide: bool = False
 
 
+@dataclass(frozen=True)
+class SizeNames:
+    """How the fields of a family are called that hold the width of the residual stream, the number of blocks, and the
+    positions that the model was made for."""
+
+    width: str = "hidden_size"
+    depth: str = "num_hidden_layers"
+    longest: str = "max_position_embeddings"
+
+
 class Decoder(Text):
     """A decoder; see the module."""
 
     layout: ClassVar[Layout]
+    sizes: ClassVar[SizeNames] = SizeNames()
     tie_word_embeddings: bool
 
     # --- what a family says -------------------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def width(self) -> int:
         """Of the residual stream."""
+        return int(getattr(self, self.sizes.width))
 
     @property
-    @abstractmethod
     def depth(self) -> int:
         """Number of blocks."""
+        return int(getattr(self, self.sizes.depth))
+
+    @property
+    def longest(self) -> int:
+        return int(getattr(self, self.sizes.longest))
 
     @abstractmethod
     def attention(self, layer: int) -> Any:
@@ -220,18 +235,6 @@ class LlamaLike(Decoder):
     head_dim: int = 0
     max_position_embeddings: int = 4096
     tie_word_embeddings: bool = False
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.num_hidden_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
 
     @property
     def key_value_heads(self) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
+from triosim.sources.models._decoder import Decoder, Layout, SizeNames
 from triosim.sources.models._family import divides
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Norm, SelfAttention
@@ -33,6 +33,7 @@ class Bloom(Decoder):
     attention_dropout: float = 0.0
     tie_word_embeddings: bool = True
 
+    sizes: ClassVar = SizeNames(depth="n_layer", longest="seq_length")
     layout: ClassVar = Layout(
         "Bloom", body="transformer", embedding="word_embeddings", blocks="h", last_norm="ln_f", block="Block",
         attention="self_attention", norms=_NORMS, order=(_NORMS[0], "attention", _NORMS[1], "feed_forward"),
@@ -42,18 +43,6 @@ class Bloom(Decoder):
         "n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
     }  # fmt: skip
     fixed: ClassVar = {"apply_residual_connection_post_layernorm": False}
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.n_layer
-
-    @property
-    def longest(self) -> int:
-        return self.seq_length
 
     def problem(self) -> str:
         return divides(self, "n_head", "hidden_size")

@@ -49,18 +49,6 @@ class CLIPText(Decoder):
     bounded: ClassVar = True
     writes: ClassVar = False
 
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.num_hidden_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
-
     def problem(self) -> str:
         known = self.hidden_act in self.fixed["hidden_act"]
         return divides(self, "num_attention_heads", "hidden_size") or (

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
+from triosim.sources.models._decoder import Decoder, Layout, SizeNames
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._family import divides, flattened
 from triosim.sources.models._parts import Norm, Rotary, SelfAttention
@@ -36,6 +36,7 @@ class DBRX(Decoder):
     moe_top_k: int = 1
     tie_word_embeddings: bool = False
 
+    sizes: ClassVar = SizeNames(width="d_model", depth="n_layers", longest="max_seq_len")
     layout: ClassVar = Layout(
         "Dbrx", body="transformer", embedding="wte", blocks="blocks", last_norm="norm_f",
         attention="norm_attn_norm.attn", feed_forward="ffn", norms=_PARTS,
@@ -52,18 +53,6 @@ class DBRX(Decoder):
         flat = {**flattened(table, "attn_config", "ffn_config"), "model_type": "dbrx"}
         clamped = flat.pop("clip_qkv", None) is not None
         return {**flat, "clamped": clamped}
-
-    @property
-    def width(self) -> int:
-        return self.d_model
-
-    @property
-    def depth(self) -> int:
-        return self.n_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_seq_len
 
     def problem(self) -> str:
         return divides(self, "n_heads", "d_model") or divides(self, "kv_n_heads", "n_heads") or self._router.problem()

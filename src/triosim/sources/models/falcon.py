@@ -43,18 +43,6 @@ class Falcon(Decoder):
         return Layout(**_LAYOUT, norms=norms)  # type: ignore[arg-type]
 
     @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.num_hidden_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
-
-    @property
     def groups(self) -> int:
         """Heads of keys and values."""
         if self.new_decoder_architecture:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
+from triosim.sources.models._decoder import Decoder, Layout, SizeNames
 from triosim.sources.models._family import divides
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import GELU, FeedForward, Norm, SelfAttention
@@ -32,6 +32,7 @@ class GPTBigCode(Decoder):
     attn_pdrop: float = 0.1
     tie_word_embeddings: bool = True
 
+    sizes: ClassVar = SizeNames(width="n_embd", depth="n_layer", longest="n_positions")
     layout: ClassVar = Layout(
         "GPTBigCode", body="transformer", embedding="wte", blocks="h", last_norm="ln_f", attention="attn",
         norms=("ln_1", "ln_2"), order=("ln_1", "attention", "ln_2", "feed_forward"), block="Block",
@@ -39,18 +40,6 @@ class GPTBigCode(Decoder):
     model_types: ClassVar = ("gpt_bigcode",)
     fixed: ClassVar = {"add_cross_attention": False, "activation_function": ("gelu_pytorch_tanh", *GELU)}
     bounded: ClassVar = True
-
-    @property
-    def width(self) -> int:
-        return self.n_embd
-
-    @property
-    def depth(self) -> int:
-        return self.n_layer
-
-    @property
-    def longest(self) -> int:
-        return self.n_positions
 
     def problem(self) -> str:
         return divides(self, "n_head", "n_embd")

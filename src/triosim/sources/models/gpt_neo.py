@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
+from triosim.sources.models._decoder import Decoder, Layout, SizeNames
 from triosim.sources.models._eager import EagerAttention, make_mask
 from triosim.sources.models._family import divides
 from triosim.sources.models._net import Net
@@ -37,6 +37,7 @@ class GPTNeo(Decoder):
     embed_dropout: float = 0.0
     tie_word_embeddings: bool = True
 
+    sizes: ClassVar = SizeNames(depth="num_layers")
     layout: ClassVar = Layout(
         "GPTNeo", body="transformer", embedding="wte", blocks="h", last_norm="ln_f", attention="attn.attention",
         norms=("ln_1", "ln_2"), order=("ln_1", "attention", "ln_2", "feed_forward"), block="Block",
@@ -54,18 +55,6 @@ class GPTNeo(Decoder):
             table.pop("attention_layers", None)
             table["layer_types"] = [_KINDS.get(str(kind), kind) for kind in found]
         return table
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.num_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
 
     def problem(self) -> str:
         return divides(self, "num_heads", "hidden_size")

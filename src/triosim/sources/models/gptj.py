@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
+from triosim.sources.models._decoder import Decoder, Layout, SizeNames
 from triosim.sources.models._family import divides
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, SelfAttention
 
@@ -27,24 +27,13 @@ class GPTJ(Decoder):
     resid_pdrop: float = 0.0
     tie_word_embeddings: bool = False
 
+    sizes: ClassVar = SizeNames(width="n_embd", depth="n_layer", longest="n_positions")
     layout: ClassVar = Layout(
         "GPTJ", body="transformer", embedding="wte", blocks="h", last_norm="ln_f", attention="attn", norms=("ln_1",),
         order=("ln_1", "attention", "feed_forward"), block="Block", residual="parallel", last_bias=True,
     )  # fmt: skip
     model_types: ClassVar = ("gptj",)
     fixed: ClassVar = {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "embd_pdrop": 0.0}
-
-    @property
-    def width(self) -> int:
-        return self.n_embd
-
-    @property
-    def depth(self) -> int:
-        return self.n_layer
-
-    @property
-    def longest(self) -> int:
-        return self.n_positions
 
     def problem(self) -> str:
         return divides(self, "n_head", "n_embd")

@@ -40,18 +40,6 @@ class Mamba2(Decoder):
     left_out: ClassVar = {"num_heads": 128}
     fixed: ClassVar = {"hidden_act": "silu", "residual_in_fp32": True}
 
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.num_hidden_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
-
     def problem(self) -> str:
         return self.attention(0).problem()
 

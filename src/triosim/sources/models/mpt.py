@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
+from triosim.sources.models._decoder import Decoder, Layout, SizeNames
 from triosim.sources.models._eager import EagerAttention, make_mask
 from triosim.sources.models._family import divides, flattened
 from triosim.sources.models._net import Net
@@ -36,6 +36,7 @@ class MPT(Decoder):
     clamped: bool = False
     tie_word_embeddings: bool = True
 
+    sizes: ClassVar = SizeNames(width="d_model", depth="n_layers", longest="max_seq_len")
     layout: ClassVar = Layout(
         "Mpt", body="transformer", embedding="wte", blocks="blocks", last_norm="norm_f", attention="attn",
         feed_forward="ffn", norms=("norm_1", "norm_2"), order=("norm_1", "attention", "norm_2", "feed_forward"),
@@ -54,18 +55,6 @@ class MPT(Decoder):
         flat = flattened(table, "attn_config")
         clamped = flat.pop("clip_qkv", None) is not None
         return {**flat, "clamped": clamped}
-
-    @property
-    def width(self) -> int:
-        return self.d_model
-
-    @property
-    def depth(self) -> int:
-        return self.n_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_seq_len
 
     def problem(self) -> str:
         return divides(self, "n_heads", "d_model")

@@ -38,18 +38,6 @@ class OPT(Decoder):
     fixed: ClassVar = {"activation_function": "relu", "do_layer_norm_before": True, "enable_bias": True}
     bounded: ClassVar = True
 
-    @property
-    def width(self) -> int:
-        return self.hidden_size
-
-    @property
-    def depth(self) -> int:
-        return self.num_hidden_layers
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
-
     def problem(self) -> str:
         return divides(self, "num_attention_heads", "hidden_size")
 
