@@ -39,7 +39,7 @@ def test_it_says_what_pyarrow_says(options: dict[str, object]) -> None:
 
 
 def test_what_is_damaged_is_refused_or_read_but_nothing_else() -> None:
-    raw = parquet(row_group_size=200)
+    raw = parquet(row_group_size=500)
     size = int.from_bytes(raw[-8:-4], "little")
     refused = []
     for at in range(len(raw) - 8 - size, len(raw)):
