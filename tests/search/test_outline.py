@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import triosim
@@ -73,6 +73,7 @@ def test_times_are_within_a_thousandth_and_memory_is_equal(
     assert parts == pytest.approx(found.iteration_time_s)
 
 
+@settings(max_examples=100)  # all in every run: plans that end within the bound are not far from it
 @given(
     tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 8, 16]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b"]), zero=st.sampled_from([0, 1, 2, 3]),
