@@ -73,7 +73,7 @@ def test_times_are_within_a_thousandth_and_memory_is_equal(
     assert parts == pytest.approx(found.iteration_time_s)
 
 
-@settings(max_examples=100)  # all in every run: plans that end within the bound are not far from it
+@settings(max_examples=100)
 @given(
     tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 8, 16]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b"]), zero=st.sampled_from([0, 1, 2, 3]),
@@ -94,6 +94,17 @@ def test_any_plan_ends_when_it_does(
     whole = simulate(workload, machine, *run, fit=False)
     assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.reserved == whole.memory.reserved_bytes
+
+
+@pytest.mark.xfail(strict=True, reason="known: 1.05 thousandths off")
+def test_interleaved_stages_of_gathered_weights_end_when_they_do(
+    workload: triosim.Trace, machine: triosim.System
+) -> None:
+    run = both_of(
+        tp=1, pp=2, micro_batches=4, batch_size=32, schedule="interleaved-1f1b", zero=3, recompute="none", host="none"
+    )  # fmt: skip
+    whole = simulate(workload, machine, *run, fit=False)
+    assert outline_plan(workload, machine, *run).run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
 
 
 def test_without_a_compiler_it_is_the_same(
