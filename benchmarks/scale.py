@@ -38,6 +38,12 @@ CASES: dict[str, dict] = {
     "Llama-3-8B DDP, 8,192 H100": {"workload": LLAMA, "nodes": 1024, "plan": {}},
     "Llama-3-8B DDP, 131,072 H100": {"workload": LLAMA, "nodes": 16384, "plan": {}},
     "Llama-3-8B TP 8, 4,096 H100, one slow": {"workload": LLAMA, "nodes": 512, "plan": {"tp": 8}, "slow": {5: 1.25}},
+    "Llama-3-8B TP 8 x PP 8, 4,096 H100, one slow": {
+        "workload": LLAMA,
+        "nodes": 512,
+        "plan": {"tp": 8, "pp": 8, "micro_batches": 8},
+        "slow": {5: 1.25},
+    },
     "Llama-3-8B DDP, 4,096 H100, one slow": {"workload": LLAMA, "nodes": 512, "plan": {}, "slow": {5: 1.25}},
     "GPT-3 175B, 2,048 GPUs": {"workload": GPT, "nodes": 256, "dp": 16},
     "GPT-3 175B, 2,048 GPUs, every rank": {"workload": GPT, "nodes": 256, "dp": 16, "fold": False, "runs": 1},
@@ -57,7 +63,9 @@ def _one(case: dict, runs: int, data: Path) -> dict:
     import triosim
     from triosim.hardware.stragglers import slowed
 
-    prepare, simulate = (importlib.import_module(f"triosim.prediction.{name}") for name in ("prepare", "simulate"))
+    prepare, simulate, prefixed_run = (
+        importlib.import_module(f"triosim.prediction.{name}") for name in ("prepare", "simulate", "prefixed_run")
+    )
     if case["workload"].startswith("model:"):
         trace = triosim.model(case["workload"].removeprefix("model:"))
         system = slowed(triosim.system(case.get("machine", "dgx-h100"), nodes=case["nodes"]), case.get("slow", {}))
@@ -78,7 +86,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
         engine.append(time.process_time() - began)
         return played
 
-    simulate.play = timed
+    simulate.play = prefixed_run.play = timed
     calls: list[float] = []
     again: list[float] = []
     for _ in range(case.get("runs", runs) + 1):

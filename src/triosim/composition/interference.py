@@ -15,8 +15,9 @@ it computes.  :func:`settle` plays until both agree.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -99,6 +100,8 @@ class Tasks:
         amount: ticks of what computes when nothing interferes, ``after`` included.
         after: ticks at the end of a task in which nothing is computed any more.
         stands_for: how many equal tasks each stands for; None where each is one.
+        earlier: for each device the one whose tasks are the beginning of its own, -1 for none; None where none has
+            one.  Collectives of the beginning may still run beside what comes later, not the other way round.
     """
 
     first: NDArray[np.int64]
@@ -108,6 +111,7 @@ class Tasks:
     amount: NDArray[np.int64]
     after: NDArray[np.int64]
     stands_for: NDArray[np.int64] | None = None
+    earlier: NDArray[np.int64] | None = None
 
 
 def settle(
@@ -126,85 +130,159 @@ def settle(
         end: when all of a played job has ended.
     """
     played = play(tasks.amount)
-    devices = [_Device.of(tasks, number) for number in np.flatnonzero(tasks.slowdown > 1).tolist()]
+    devices = _devices(tasks)
     if not devices:
         return played
-    stretched = [_ExtraTicks.nothing() for _ in devices]
+    stretched = dict.fromkeys(devices, _NOTHING)
     for _ in range(MOST_PLAYS - 1):
-        wanted = [device.stretched(played) for device in devices]
-        off = max(now.differs(before, tasks.stands_for) for now, before in zip(wanted, stretched, strict=True))
-        if off <= TOLERANCE * end(played):
+        wanted = _stretched(devices, played)
+        if _differ(tasks, devices, wanted, stretched) <= TOLERANCE * end(played):
             break
         stretched, amount = wanted, tasks.amount.copy()
-        for one in stretched:
-            amount[one.tasks] += one.longer
+        for number, one in stretched.items():
+            amount[devices[number].begin + one.rows] += one.longer
         del played  # so that two results of a large job are never there at once
         played = play(amount)
     return played
 
 
 class _ExtraTicks(NamedTuple):
-    """What some tasks take longer, ticks; the others take as long as alone."""
+    """What some rows of a device take longer, ticks, ascending; the others take as long as alone."""
 
-    tasks: NDArray[np.int64]
+    rows: NDArray[np.int64]
     longer: NDArray[np.int64]
 
-    @staticmethod
-    def nothing() -> _ExtraTicks:
-        """No task takes longer."""
-        return _ExtraTicks(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
     def differs(self, other: _ExtraTicks, stands_for: NDArray[np.int64] | None = None) -> int:
-        """Ticks by which the tasks differ, all together, each counting as often as it stands for."""
-        least = min((int(part.tasks[0]) for part in (self, other) if len(part.tasks)), default=0)
-        most = max((int(part.tasks[-1]) for part in (self, other) if len(part.tasks)), default=-1)
+        """Ticks by which the rows differ, all together, each counting as often as it stands for."""
+        least = min((int(part.rows[0]) for part in (self, other) if len(part.rows)), default=0)
+        most = max((int(part.rows[-1]) for part in (self, other) if len(part.rows)), default=-1)
         off = np.zeros(most - least + 1, np.int64)
-        off[self.tasks - least] = self.longer
-        off[other.tasks - least] -= other.longer
+        off[self.rows - least] = self.longer
+        off[other.rows - least] -= other.longer
         np.abs(off, out=off)
         return int(off.sum() if stands_for is None else (off * stands_for[least : most + 1]).sum())
 
 
+_NOTHING = _ExtraTicks(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 @dataclass(frozen=True)
-class _Device:
-    """What one device runs: tasks that compute and collectives, ascending, and ticks of what computes.
+class _Work:
+    """What devices run that run the same: rows that compute and rows of collectives, ascending, and ticks.
 
     Attributes:
-        computes, moves: the tasks.
+        number: of this among all that devices run.
+        computes, moves: the rows.
         alone, after: of each that computes, what it takes when nothing interferes, and what comes after it.
         slowdown: of the device.
     """
 
+    number: int
     computes: NDArray[np.int64]
     moves: NDArray[np.int64]
     alone: NDArray[np.int64]
     after: NDArray[np.int64]
     slowdown: float
 
-    @staticmethod
-    def of(tasks: Tasks, number: int) -> _Device:
-        """A device of a job."""
-        begin, end = int(tasks.first[number]), int(tasks.first[number + 1])
-        computes, moves = (np.flatnonzero(mask[begin:end]) + begin for mask in (tasks.computes, tasks.moves))
-        after = tasks.after[computes]
-        return _Device(computes, moves, tasks.amount[computes] - after, after, float(tasks.slowdown[number]))
-
-    def stretched(self, played: TaskTimes) -> _ExtraTicks:
-        """What each task takes longer beside the collectives, as they ran.
+    def stretched(
+        self, start: NDArray[np.int64], finish: NDArray[np.int64], before: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> _ExtraTicks:
+        """What each row takes longer beside the collectives, as they ran.
 
         What a collective covers wholly it will cover when it is stretched too, unless that is too long: the next play
         says.
+
+        Args:
+            start, finish: of the rows.
+            before: starts and ends of collectives of the beginning.
         """
-        start, end = merged(played.start[self.moves], played.finish[self.moves])
-        begin, worked = played.start[self.computes], played.finish[self.computes] - self.after
-        at = _touched(begin, worked, start, end)
+        ran = merged(
+            np.concatenate([before[0], start[self.moves]]), np.concatenate([before[1], finish[self.moves]])
+        )  # fmt: skip
+        begin, worked = start[self.computes], finish[self.computes] - self.after
+        at = _touched(begin, worked, *ran)
         begin, worked, alone = begin[at], worked[at], self.alone[at]
-        beside = covered(begin, worked, start, end)
+        beside = covered(begin, worked, *ran)
         slowdown = self.slowdown
         longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
         return _ExtraTicks(
             self.computes[at], whole_ticks(longer, "what a collective adds to an operator beside it")
         )  # fmt: skip
+
+
+class _Device(NamedTuple):
+    """Where the tasks of a device are, what they are, and the device that they go on from, -1 for none."""
+
+    begin: int
+    end: int
+    work: _Work
+    earlier: int
+
+    def times(self, played: TaskTimes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """When its rows started and finished."""
+        return played.start[self.begin : self.end], played.finish[self.begin : self.end]
+
+
+def _devices(tasks: Tasks) -> dict[int, _Device]:
+    """The devices that are slowed down, by number."""
+    found: dict[int, _Device] = {}
+    known: dict[tuple, _Work] = {}
+    first = tasks.first.tolist()
+    for number in np.flatnonzero(tasks.slowdown > 1).tolist():
+        own, slowdown = slice(first[number], first[number + 1]), float(tasks.slowdown[number])
+        columns = (tasks.computes[own], tasks.moves[own], tasks.amount[own], tasks.after[own])
+        key = (slowdown, *map(_digest, columns))
+        if key not in known:
+            computes, moves = np.flatnonzero(columns[0]), np.flatnonzero(columns[1])
+            after = columns[3][computes]
+            known[key] = _Work(len(known), computes, moves, columns[2][computes] - after, after, slowdown)
+        earlier = -1 if tasks.earlier is None else int(tasks.earlier[number])
+        found[number] = _Device(own.start, own.stop, known[key], earlier)
+    return found
+
+
+def _digest(column: NDArray) -> bytes:
+    """The same for equal columns."""
+    return hashlib.blake2b(np.ascontiguousarray(column).data, digest_size=_DIGEST_BYTES).digest()
+
+
+_DIGEST_BYTES = 20
+
+
+def _stretched(devices: Mapping[int, _Device], played: TaskTimes) -> dict[int, _ExtraTicks]:
+    """What the rows of each device take longer.  Devices that run the same at the same times share the answer."""
+    known: dict[tuple, _ExtraTicks] = {}
+    found = {}
+    none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    for number, device in devices.items():
+        start, finish = device.times(played)
+        key = (device.work.number, device.earlier, start.tobytes(), finish.tobytes())
+        if key not in known:
+            before = none
+            if device.earlier in devices:
+                earlier = devices[device.earlier]
+                began, ended = earlier.times(played)
+                before = began[earlier.work.moves], ended[earlier.work.moves]
+            known[key] = device.work.stretched(start, finish, before)
+        found[number] = known[key]
+    return found
+
+
+def _differ(
+    tasks: Tasks, devices: Mapping[int, _Device], now: Mapping[int, _ExtraTicks], then: Mapping[int, _ExtraTicks]
+) -> int:
+    """The most ticks by which two answers differ on one device, its beginning included."""
+    known: dict[tuple[int, int], int] = {}
+    off: dict[int, int] = {}
+    for number, device in devices.items():
+        key = (id(now[number]), id(then[number]))
+        if tasks.stands_for is not None:
+            off[number] = now[number].differs(then[number], tasks.stands_for[device.begin : device.end])
+        else:
+            if key not in known:
+                known[key] = now[number].differs(then[number])
+            off[number] = known[key]
+    return max(off[number] + off.get(device.earlier, 0) for number, device in devices.items())
 
 
 def _touched(

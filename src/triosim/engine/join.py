@@ -166,8 +166,19 @@ def _longer(graph: Graph, ticks: Sequence[int]) -> Graph:
 
 def _with_more(before: Ragged, more: Mapping[int, Sequence[int]]) -> Ragged:
     """Predecessors, and more of some tasks."""
-    rows = np.concatenate([before.rows(), np.repeat(list(more), [len(each) for each in more.values()])])
-    values = np.concatenate([before.values, [value for each in more.values() for value in each]])
+    rows = np.repeat(list(more), [len(each) for each in more.values()])
+    return with_predecessors(before, rows, np.array([value for each in more.values() for value in each], np.int64))
+
+
+def with_predecessors(before: Ragged, tasks: NDArray[np.int64], predecessors: NDArray[np.int64]) -> Ragged:
+    """Predecessors of tasks, and behind those of each of some tasks one more, a task being named once for each.
+
+    Args:
+        before: of all tasks.
+        tasks, predecessors: which wait for which besides, shape ``(more,)``.
+    """
+    rows = np.concatenate([before.rows(), tasks])
     order = np.argsort(rows, kind="stable")
     counts = np.bincount(rows.astype(np.int64), minlength=len(before))
-    return Ragged(values[order].astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
+    values = np.concatenate([before.values, predecessors])[order]
+    return Ragged(values.astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))

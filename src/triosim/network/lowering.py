@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from triosim.network.traffic import (
 )
 from triosim.partition.mesh import Mesh, RankDigit
 from triosim.schedule.program import STREAMS, Op, Program
+
+T = TypeVar("T", bound=np.generic)
 
 _TASKS = np.zeros(len(Op), np.int8)
 _TASKS[[Op.COMPUTE, Op.ISSUE]] = Task.COMPUTE
@@ -78,6 +80,10 @@ class LoweredJob:
         """When the work of each task was done, the gap after it left out."""
         return replace(played, finish=played.finish - self.gap) if self.gap.any() else played
 
+    def of_rows(self, columns: Sequence[NDArray[T]]) -> NDArray[T]:
+        """A column of the tasks from that of the rows of each program."""
+        return np.concatenate([columns[number] for number in self.program.tolist()])
+
     @property
     def cells(self) -> int:
         """Number of cells."""
@@ -110,14 +116,38 @@ def lower(
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
+    meeting, orders = meetings(programs, placement, router, means, fold)
+    return instantiate(programs, placement, meeting, orders)
+
+
+Calls = dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""For each axis that a program has collectives on: their rows, and what each calls among the distinct ones."""
+
+
+def meetings(
+    programs: Sequence[Program], placement: Placement, router: Router, means: CommunicationModel, fold: bool = True
+) -> tuple[JobMeetings, list[Calls]]:
+    """Who meets whom in a job, and what each program calls.  As :func:`lower`."""
     mesh = placement.mesh
     said = [talk(program, len(mesh.names)) for program in programs]
     axes = (mesh.axes, mesh.derived)
     meeting = _meeting(tuple(one for one, _ in said), *axes, placement.devices.tobytes(), router, means, fold)
-    return _Lowering(programs, placement, router, meeting, [order for _, order in said]).run()
+    return meeting, [order for _, order in said]
 
 
-class _Endpoint(NamedTuple):
+def instantiate(
+    programs: Sequence[Program], placement: Placement, meeting: JobMeetings, orders: Sequence[Calls]
+) -> LoweredJob:
+    """The graph of programs whose ranks meet so: a copy of its program for each cell.
+
+    Args:
+        programs, placement: as of :func:`lower`.
+        meeting, orders: as :func:`meetings` finds them.  A program may be part of the one that it was found for.
+    """
+    return _Lowering(programs, placement, meeting, orders).run()
+
+
+class CellEndpoint(NamedTuple):
     """A cell of ranks in the collectives of a cell of groups.
 
     Attributes:
@@ -157,7 +187,7 @@ class JobMeetings:
     collectives: tuple[Collective, ...]
     groups: Ragged
     how: tuple[tuple[str, str], ...]
-    endpoints: tuple[tuple[_Endpoint, ...], ...]
+    endpoints: tuple[tuple[CellEndpoint, ...], ...]
 
     @property
     def lowest(self) -> NDArray[np.int64]:
@@ -232,7 +262,7 @@ class _Folding:
         self.collectives: list[Collective] = []
         self.how: list[tuple[str, str]] = []
         self.groups: list[NDArray] = []
-        self.endpoints: list[tuple[_Endpoint, ...]] = []
+        self.endpoints: list[tuple[CellEndpoint, ...]] = []
 
     def meet(self, sort: GroupClass) -> None:
         """The collectives of groups that lie alike, once for each cell of groups."""
@@ -248,7 +278,7 @@ class _Folding:
                 self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay))
                 self.how.append((scheduled.algorithm, scheduled.protocol))
             here = (sort.axis, begin, len(self.groups))
-            self.endpoints.append(tuple(_Endpoint(cell, place, *here) for place, cell in enumerate(cells.tolist())))
+            self.endpoints.append(tuple(CellEndpoint(cell, place, *here) for place, cell in enumerate(cells.tolist())))
             self.groups.append(sort.ranks[at])
 
     def _fold(self, one: PatternRoutes, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
@@ -272,11 +302,10 @@ class _Lowering:
         self,
         programs: Sequence[Program],
         placement: Placement,
-        router: Router,
         meeting: JobMeetings,
-        orders: Sequence[dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]],
+        orders: Sequence[Calls],
     ) -> None:
-        self.programs, self.placement, self.router = programs, placement, router
+        self.programs, self.placement = programs, placement
         self.meeting, self.orders, self.cell = meeting, orders, meeting.cell
         self.class_of = classes([p.ranks.astype(np.int64) for p in programs], placement.ranks)
         self.lowest, self.program = meeting.lowest, meeting.program
@@ -397,7 +426,7 @@ class _Lowering:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    def _meet(self, endpoints: Sequence[_Endpoint]) -> None:
+    def _meet(self, endpoints: Sequence[CellEndpoint]) -> None:
         """What the collectives of a cell of groups are, call by call.
 
         The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one

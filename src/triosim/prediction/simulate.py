@@ -44,12 +44,16 @@ from triosim.prediction.prepare import (
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
-from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
+from triosim.prediction.uncertainty import Uncertainty, prefixed_uncertainty, steady_uncertainty, uncertainty
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
 
 if TYPE_CHECKING:
+    from triosim.network.common_prefix import PrefixedJob
     from triosim.prediction.variation import Variation, VariedTime
+
+FEWEST_TASKS = 200_000
+"""Jobs of fewer are played as they are: to find what their ranks have in common would take longer."""
 
 OnFinished = Callable[[tally.Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
@@ -70,6 +74,8 @@ def simulate(
     variation: Variation | None = None,
 ) -> Result:
     """Predict time and memory of a workload on a system.
+
+    What ranks have in common before something parts them is played once (:mod:`triosim.network.common_prefix`).
 
     Args:
         workload: one step on one device.
@@ -154,15 +160,20 @@ def simulate(
     progress("lowering the programs")
     means = _means(job, measured)
 
+    cutting = fold and on_finished is None
+
     def make() -> _PlayedJob:
+        if cutting and (known := _played_prefixed(job, means, model, progress)) is not None:
+            return known
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
         progress("playing the job")
         played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
         run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
         return _PlayedJob(run, sources, played, amount)
 
-    known = _PLAYED.get(_what_is_played(job, means, fold, plan.iterations), make) if is_ours(type(model)) else make()
-    run, sources, played, amount = known
+    what = (_what_is_played(job, means, fold, plan.iterations), cutting)
+    known = _PLAYED.get(what, make) if is_ours(type(model)) else make()
+    run, sources, played, amount, cut = known
     lowered = run.lowered
     if on_finished is not None:
         on_finished(run, job.placement, job.system, job.step.trace)
@@ -170,6 +181,8 @@ def simulate(
     progress("adding up")
 
     def unsure() -> Uncertainty:
+        if cut is not None:
+            return prefixed_uncertainty(job, cut, played, amount, model)
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
 
     found = result_of(job, run, sources, clock, unsure, largest, energy)
@@ -207,6 +220,20 @@ def _played_short(
     return replace(job, mesh=mesh, programs=list(known.run.programs), footprints=found), known
 
 
+def _played_prefixed(
+    job: CompiledJob, means: CollectiveCommunication, model: NetworkModel, progress: Progress
+) -> _PlayedJob | None:
+    """A job played with what its ranks have in common played once; None where that saves little or is not exact."""
+    if sum(len(program) * len(program.ranks) for program in job.programs) < FEWEST_TASKS:
+        return None
+    from triosim.prediction.prefixed_run import play_prefixed  # most jobs start without it
+
+    known = play_prefixed(job, means, model, FEWEST_TASKS, progress)
+    if known is None:
+        return None
+    return _PlayedJob(known.run, _sources(means, known.run.lowered), known.played, known.amount, known.cut)
+
+
 class _PlayedJob(NamedTuple):
     """A job that has been played.
 
@@ -214,12 +241,14 @@ class _PlayedJob(NamedTuple):
         run: its tasks and when their work was done.
         sources: where the costs of its collectives are from.
         played, amount: when its tasks ended, and how long they took, as played.
+        cut: the parts whose tasks these are; None where they are those of the run.
     """
 
     run: tally.Run
     sources: tuple[str, ...]
     played: GraphRun
     amount: NDArray[np.int64]
+    cut: PrefixedJob | None = None
 
 
 _LOWERED = ResultCache[tuple[LoweredJob, tuple[str, ...]]](1, MOST_KEPT, lambda made: len(made[0].graph))
@@ -277,8 +306,13 @@ def _means(job: CompiledJob, measured: MeasuredCollectives | None) -> Collective
 
 def _lowered(job: CompiledJob, means: CollectiveCommunication, fold: bool) -> tuple[LoweredJob, tuple[str, ...]]:
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
+    return lowered, _sources(means, lowered)
+
+
+def _sources(means: CollectiveCommunication, lowered: LoweredJob) -> tuple[str, ...]:
+    """Where the costs of collectives are from, in words."""
     own = (means.measured.source,) if means.measured is not None else ()
-    return lowered, tuple(dict.fromkeys((*own, *lowered.sources)))
+    return tuple(dict.fromkeys((*own, *lowered.sources)))
 
 
 def settled(

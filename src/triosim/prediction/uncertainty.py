@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Cause
 from triosim.prediction.steady import SteadyRun
 from triosim.schedule.program import Op
+
+if TYPE_CHECKING:
+    from triosim.network.common_prefix import PrefixedJob
 
 CATALOG_LINK_SPREAD = 0.3
 """Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog of a family whose collectives
@@ -117,6 +121,25 @@ def uncertainty(
     if draws >= FEWEST:
         return causes.uncertainty(job, _played(graph, lowered, model, causes), draws, ANEW)
     return _replayed(job, graph, _took(graph, lowered.wires, model, played, causes), causes)
+
+
+def prefixed_uncertainty(
+    job: CompiledJob, cut: PrefixedJob, played: GraphRun, amount: NDArray[np.int64], model: NetworkModel
+) -> Uncertainty:
+    """The same of a job that was played with its common prefix played once, links shared as they were.
+
+    Such a job has too many tasks to be played anew so often.
+
+    Args:
+        job: as it was prepared.
+        cut: its parts.
+        played: when the tasks of both ran.
+        amount: of each of them, as it was played.
+        model: how links are shared.
+    """
+    graph = replace(cut.graph, amount=amount)
+    causes = _JobCauses.of_job(job, cut, amount, cut.stands_for)
+    return _replayed(job, graph, _took(graph, cut.wires, model, played, causes), causes)
 
 
 def uncertainty_among_others(
@@ -228,11 +251,17 @@ class _JobCauses:
     matter: NDArray[np.bool_]
 
     @classmethod
-    def of_job(cls, job: CompiledJob, lowered: LoweredJob, amount: NDArray[np.int64]) -> _JobCauses:
-        """Those of a job with such amounts."""
+    def of_job(
+        cls,
+        job: CompiledJob,
+        lowered: LoweredJob | PrefixedJob,
+        amount: NDArray[np.int64],
+        stands_for: NDArray[np.int64] | int = 1,
+    ) -> _JobCauses:
+        """Those of a job with such amounts, of tasks that each stand for so many."""
         names, of, reach, column = _tasks(job, lowered)
         network = link_spread(job.system, job.placement)
-        matter = np.append(_weights(column, of, reach, amount, len(names)) > LEAST, [False, network > 0])
+        matter = np.append(_weights(column, of, reach, amount * stands_for, len(names)) > LEAST, [False, network > 0])
         return cls([*names, SOFTWARE, NETWORK], of, reach, column, _software(job), network, matter)
 
     @property
@@ -305,7 +334,7 @@ def _weights(
 
 
 def _tasks(
-    job: CompiledJob, lowered: LoweredJob
+    job: CompiledJob, lowered: LoweredJob | PrefixedJob
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]:
     """Causes but the network, and the tasks that they move.
 
@@ -325,12 +354,12 @@ def _tasks(
     host = [[len(known), job.launching.spread], [len(known) + 1, update.SPREAD]]
     kinds, kind = _distinct_pairs(np.vstack([pairs, host]))
     kind = np.where(kinds[kind, 1] > 0, kind, -1).astype(np.int32)
-    column = np.full(len(lowered.graph), -1, np.int32)
-    for cell, number in enumerate(lowered.program.tolist()):
-        program, own = job.programs[number], slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
+    columns = []
+    for program in job.programs:
         computes = (program.op == Op.COMPUTE) & (program.operator >= 0)
         moved = np.where(computes, kind[np.maximum(program.operator, 0)], -1)
-        column[own] = np.where(program.op == Op.ISSUE, np.where(program.peer < 0, kind[-2], kind[-1]), moved)
+        columns.append(np.where(program.op == Op.ISSUE, np.where(program.peer < 0, kind[-2], kind[-1]), moved))
+    column = lowered.of_rows(columns).astype(np.int32, copy=False)
     return [*known, HOST, UPDATE], kinds[:, 0].astype(np.int64), kinds[:, 1], column
 
 

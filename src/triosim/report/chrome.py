@@ -28,6 +28,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.columns import distinct
 from triosim.core.outputs import text_output
 from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline
@@ -155,14 +156,14 @@ class _Events:
         self.start, begin, end = (picoseconds(t[rows], "a time of the timeline", MOST_SUM) for t in spans(s))
         self.begin, self.end = np.maximum(begin, self.start), np.maximum(end, self.start)
         self.rows, self.meeting = rows, meeting[rows]
+        self.by_rank = np.argsort(self.rank, kind="stable")
         stream = np.where(s.stream[rows] < 0, _RECEIVE, s.stream[rows]).astype(np.int64)
         lane = lanes(self.rank * _THREADS + stream, self.start, self.end)
         self.thread = FIRST_STREAM + stream + _THREADS * lane
         self.launched, self.launcher = self._join()
         self.flow = len(rows) + 1  # correlations take the numbers below
-        order = np.argsort(self.rank, kind="stable")
-        bounds = np.searchsorted(self.rank[order], [*sorted(ranks), len(timeline.rank_names)])
-        self.of_rank = dict(zip(sorted(ranks), np.split(order, bounds[1:-1]), strict=True))
+        bounds = np.searchsorted(self.rank[self.by_rank], [*sorted(ranks), len(timeline.rank_names)])
+        self.of_rank = dict(zip(sorted(ranks), np.split(self.by_rank, bounds[1:-1]), strict=True))
         self._forms = LineTemplates(partial(_form, timeline))  # not a method, which would keep all of this alive
 
     def _join(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -173,7 +174,7 @@ class _Events:
         s, rows = self.timeline.slices, self.rows
         launched = np.full(len(rows), -1, np.int64)
         launcher = np.full(len(rows), -1, np.int64)
-        order = np.argsort(self.rank, kind="stable")
+        order = self.by_rank
         ordered = rows[order]
         op = s.op[ordered]
         joined = (op[:-1] == Op.ISSUE) & (op[1:] != Op.ISSUE) & (op[1:] != Op.RECEIVE)
@@ -225,7 +226,7 @@ class _Events:
         host = rows[self.op[rows] == Op.ISSUE]
         rows = host if len(host) else rows
         iteration = self.timeline.slices.iteration[self.rows[rows]]
-        numbers = np.unique(iteration).tolist()
+        numbers = distinct(iteration).tolist()
         starts = [int(self.start[rows[iteration == n]].min()) for n in numbers]
         ends = [*starts[1:], int(self.end[self.of_rank[rank]].max(initial=0))]
         return dict(zip(numbers, zip(starts, ends, strict=True), strict=True))
@@ -283,7 +284,8 @@ class _Events:
         at = self.of_rank[rank]
         at = at[(self.launcher[at] < 0) & (self.op[at] != Op.ISSUE)]
         bounds = self._step_bounds(rank)
-        latest = np.array([bounds[i][1] - 1 for i in self.timeline.slices.iteration[self.rows[at]].tolist()], np.int64)
+        numbers, ends = np.array(list(bounds), np.int64), np.array([end for _, end in bounds.values()], np.int64)
+        latest = ends[np.searchsorted(numbers, self.timeline.slices.iteration[self.rows[at]])] - 1
         form = (
             f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":{rank},"tid":{FIRST_STREAM + HOST},'
             '"ts":%d.%06d,"dur":0,"args":{"correlation":%d}}'
@@ -407,5 +409,5 @@ def _meta(what: str, rank: int, thread: int, **args: Any) -> str:
     return _json({"ph": "M", "name": what, "pid": rank, "tid": thread, "ts": 0, "args": args})
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_json = json.JSONEncoder(separators=(",", ":")).encode
+"""As :func:`json.dumps`, which makes an encoder for every text."""

@@ -148,10 +148,12 @@ def note(name: int, kind: int, values: NDArray[np.integer], where: NDArray[np.bo
 
 
 def counter(time: NDArray[np.float64], values: NDArray[np.int64] | NDArray[np.float64]) -> bytes:
-    """A track's values, each from a time (s) on, ascending."""
+    """A track's values, each from a time (s) on, ascending; what stays as it is needs no event."""
     when = (picoseconds(time, "a time of the timeline", MOST_SUM) + 500) // 1000
     last = np.append(when[1:] != when[:-1], True)  # of several changes at one instant the last holds
     when, values = when[last], values[last]
+    changed = np.append(True, values[1:] != values[:-1])
+    when, values = when[changed], values[changed]
     whole = values.dtype.kind != "f"
     value = numbers(Event.counter, values) if whole else fixed(Event.double_counter, values)
     event = nested(Packet.event, constant(Event.type, Type.counter, len(when)), value)
