@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -107,3 +108,11 @@ def test_what_is_no_action_is_refused(action):
 def test_a_trajectory_has_a_folder_before_the_first_step(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         gymnasium.make("triosim/Accelerator-v0", trajectory=tmp_path / "no" / "steps.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("among", "words"), [("tp", "such as {'tp': (1, 2)}"), ({"tensor": [1]}, "unknown axis 'tensor'")]
+)
+def test_axes_of_plans_are_a_table_of_those_that_there_are(among: object, words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        gymnasium.make("triosim/Plan-v0", among=among)

@@ -286,10 +286,12 @@ def _measured(device: str | None, budget_s: float, runtime: str = "torch", threa
     if runtime != "torch":
         if kind == "cuda":
             raise InputError(f"--runtime {runtime} is measured on the processor: leave --device out, or give cpu")
-        from triosim.cli.runtimes import measured
+        from triosim.sources.runtimes.bench import measure_runtime
+        from triosim.sources.runtimes.runtime import inference_runtime
 
+        ready = inference_runtime(runtime, threads)
         with _bar(runtime) as progress:
-            bench = measured(runtime, threads, budget_s, progress)
+            bench = measure_runtime(ready, budget_s, progress)
     else:
         bench = _with_torch(kind, described is None, budget_s, threads)
     here = {**machine(), "threads": bench.threads} if bench.trace.meta.clock == "cpu" else None

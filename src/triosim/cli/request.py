@@ -129,10 +129,11 @@ def summary(found: OneRequest) -> list[str]:
 
     own = found.pool
     devices = own.tensor_parallel * own.stages
-    after = f" after {found.context} cached" if found.context else ""
+    after = f", after {found.context:,} in the cache" if found.context else ""
+    requests = "one request" if found.batch == 1 else f"{found.batch:,} requests together, each"
     lines = [
-        f"{own.model}, {own.weights} weights, on {devices} {own.system.model(0).name}: "
-        f"{found.batch} x {found.prompt} prompt and {found.output} output tokens{after}",
+        f"{own.model}, {own.weights} weights, on {devices} x {own.system.model(0).name}",
+        f"{requests} of {found.prompt:,} prompt and {found.output:,} output tokens{after}",
         "",
         *(
             f"{name:9}{format_time(value):10}{_between(found.intervals.get(figure))}".rstrip()

@@ -1,8 +1,7 @@
-"""``triosim calibrate --run --runtime``, ``--export-kernels`` and ``--import``: kernels as a runtime runs them."""
+"""``triosim calibrate --export-kernels`` and ``--import``: kernels as a runtime elsewhere runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,21 +10,6 @@ from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
     from triosim.kernels.calibration.pack import CalibrationPack
-    from triosim.sources.runtimes.bench import BenchmarkProgress, KernelBenchmark
-
-
-def measured(
-    runtime: str, threads: int, budget_s: float, progress: Callable[[BenchmarkProgress], None]
-) -> KernelBenchmark:
-    """Kernels as a runtime runs them on this machine.
-
-    Raises:
-        InputError: the runtime is not known or not installed, or the machine is too busy.
-    """
-    from triosim.sources.runtimes.bench import measure_runtime
-    from triosim.sources.runtimes.runtime import inference_runtime
-
-    return measure_runtime(inference_runtime(runtime, threads), budget_s, progress)
 
 
 def export(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, unknown
 from triosim.explore.exploration import Costs, Exploration
 from triosim.explore.space import ChoiceSpace, Value, VariedValue
 from triosim.fidelity import Fidelity
@@ -26,6 +26,9 @@ class PlanExploration(Exploration):
         among: values of ``tp``, ``pp``, ``micro-batch-size``, ``recompute`` and ``zero``; what divides the devices or
             the batch where it is left out.
         base, fidelity: of all plans.
+
+    Raises:
+        InputError: the batch is below 1, or ``among`` is no table of those axes.
     """
 
     objectives = ("seconds", "bytes")
@@ -44,9 +47,13 @@ class PlanExploration(Exploration):
             "tp": divisors(system.devices), "pp": divisors(system.devices), "micro-batch-size": divisors(batch),
             "recompute": RECOMPUTE, "zero": ZERO,
         }  # fmt: skip
-        self.space = ChoiceSpace(tuple(
-            VariedValue(name, tuple((among or {}).get(name, values))) for name, values in every.items()
-        ))  # fmt: skip
+        among = {} if among is None else among
+        if not isinstance(among, Mapping):
+            raise InputError(f"among is {among!r}: give values by the name of an axis, such as {{'tp': (1, 2)}}")
+        for name in among:
+            if name not in every:
+                raise unknown("axis", name, every)
+        self.space = ChoiceSpace(tuple(VariedValue(name, tuple(among.get(name, of))) for name, of in every.items()))
 
     def evaluated(self, values: dict[str, Value]) -> Costs:
         """See :class:`Exploration`."""
