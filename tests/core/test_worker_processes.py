@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from triosim.core.worker_processes import _interrupts_held, worker_processes
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts are taken as Python takes them: a command that a shell runs in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no masks of signals here")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_a_worker_begins_comes_when_it_has_begun() -> None:
     reached = []
 
