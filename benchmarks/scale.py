@@ -38,7 +38,7 @@ CASES: dict[str, dict] = {
     "Llama-3-8B DDP, 8,192 H100": {"workload": LLAMA, "nodes": 1024, "plan": {}},
     "Llama-3-8B DDP, 131,072 H100": {"workload": LLAMA, "nodes": 16384, "plan": {}},
     "Llama-3-8B TP 8, 4,096 H100, one slow": {"workload": LLAMA, "nodes": 512, "plan": {"tp": 8}, "slow": {5: 1.25}},
-    "Llama-3-8B TP 8 x PP 8, 4,096 H100, one slow": {
+    "Llama-3-8B TP 8 PP 8, 4,096, one slow": {
         "workload": LLAMA,
         "nodes": 512,
         "plan": {"tp": 8, "pp": 8, "micro_batches": 8},
