@@ -147,3 +147,19 @@ def test_a_prediction_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             assert getattr(cut, name) == getattr(other, name), name
         assert cut.energy.node_j == other.energy.node_j
         assert cut.timeline.end == other.timeline.end
+
+
+def test_jobs_under_a_model_of_a_users_own_are_played_whole(tmp_path) -> None:
+    """It may remember what crossed a link before."""
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from triosim.core.registry import registered\nfrom triosim.engine.solvers.max_min import MaxMin\n\n\n"
+        "@registered\nclass Remembering(MaxMin):\n    pass\n"
+    )
+    trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 4})
+    system = slowed(triosim.system("dgx-h100", nodes=4), {5: 1.25})
+    plan = Plan(tp=4, pp=2, micro_batches=8, batch_size=8)
+    ours = triosim.simulate(trace, system, plan, fit=False)
+    theirs = triosim.simulate(trace, system, plan, Fidelity(solver=str(own)), fit=False)
+    assert theirs.simulation.tasks > ours.simulation.tasks
+    assert theirs.iteration_time_s == ours.iteration_time_s

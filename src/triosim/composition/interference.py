@@ -15,7 +15,6 @@ it computes.  :func:`settle` plays until both agree.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
+from triosim.core.result_cache import content
 from triosim.core.spans import covered, merged
 from triosim.core.units import whole_ticks
 from triosim.hardware.accelerator import Accelerator
@@ -231,7 +231,7 @@ def _devices(tasks: Tasks) -> dict[int, _Device]:
     for number in np.flatnonzero(tasks.slowdown > 1).tolist():
         own, slowdown = slice(first[number], first[number + 1]), float(tasks.slowdown[number])
         columns = (tasks.computes[own], tasks.moves[own], tasks.amount[own], tasks.after[own])
-        key = (slowdown, *map(_digest, columns))
+        key = (slowdown, content(columns))
         if key not in known:
             computes, moves = np.flatnonzero(columns[0]), np.flatnonzero(columns[1])
             after = columns[3][computes]
@@ -241,14 +241,6 @@ def _devices(tasks: Tasks) -> dict[int, _Device]:
     return found
 
 
-def _digest(column: NDArray) -> bytes:
-    """The same for equal columns."""
-    return hashlib.blake2b(np.ascontiguousarray(column).data, digest_size=_DIGEST_BYTES).digest()
-
-
-_DIGEST_BYTES = 20
-
-
 def _stretched(devices: Mapping[int, _Device], played: TaskTimes) -> dict[int, _ExtraTicks]:
     """What the rows of each device take longer.  Devices that run the same at the same times share the answer."""
     known: dict[tuple, _ExtraTicks] = {}
@@ -256,7 +248,7 @@ def _stretched(devices: Mapping[int, _Device], played: TaskTimes) -> dict[int, _
     none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     for number, device in devices.items():
         start, finish = device.times(played)
-        key = (device.work.number, device.earlier, start.tobytes(), finish.tobytes())
+        key = (device.work.number, device.earlier, content((start, finish)))
         if key not in known:
             before = none
             if device.earlier in devices:

@@ -14,7 +14,6 @@ and what is felt of the prefix are the ends of its tasks.  Whether it is so is l
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
+from triosim.core.result_cache import content
 from triosim.engine.graph import BEYOND, EngineNetwork, Graph, GraphRun, Task
 from triosim.engine.join import join, with_predecessors
 from triosim.network.lowering import Calls, JobMeetings, LoweredJob, instantiate, meetings
@@ -156,13 +156,11 @@ class PrefixedJob:
         kept: list[int] = []
         for cell, program in enumerate(rest.program.tolist()):
             own = slice(int(rest.first[cell]) + cut, int(rest.first[cell + 1]) + cut)
-            told = hashlib.blake2b(digest_size=20)
-            for column in (played.start[own], played.begin[own], played.finish[own]):
-                told.update(np.ascontiguousarray(column).data)
             arrivals = self.programs[program].rows(Op.RECEIVE) - int(self.length[program])
             ends = self.graph.before.offsets[arrivals[arrivals >= 0] + own.start + 1]
-            told.update(np.ascontiguousarray(played.begin[self.graph.before.values[ends - 1]]).data)
-            key = (program, int(self.model[cell]), int(self.origin[cell]), told.digest())
+            arrived = played.begin[self.graph.before.values[ends - 1]]
+            times = content((played.start[own], played.begin[own], played.finish[own], arrived))
+            key = (program, int(self.model[cell]), int(self.origin[cell]), times)
             if key not in known:
                 known[key] = len(kept)
                 kept.append(cell)

@@ -160,7 +160,8 @@ def simulate(
     progress("lowering the programs")
     means = _means(job, measured)
 
-    cutting = fold and on_finished is None
+    # a model of a user's own may remember what crossed a link, or see one link from another
+    cutting = fold and on_finished is None and is_ours(type(model))
 
     def make() -> _PlayedJob:
         if cutting and (known := _played_prefixed(job, means, model, progress)) is not None:
