@@ -29,6 +29,7 @@ from triosim.kernels.classes import by_name, reserves
 from triosim.kernels.physical.stream import shortest_kernel_s
 from triosim.operators import canonical, kind, traffic
 from triosim.operators.experts import expert_sizes
+from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.schedule.program import HOST, Op, Program
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, Trace
@@ -53,6 +54,9 @@ class HostCosts:
         exchanging: after which transfers between stages the host waits until the device has nothing left: of every
             ``"pass"`` through a stage, of every ``"pair"`` of a forward and the backward after it, ``""`` for none.
         read: operators of the trace whose result the host waits for, ascending, beside those that wait of themselves.
+        listed: along which axis of the mesh parameters are gathered and gradients reduced with a tensor for each rank,
+            and how many seconds of the host all of these take in one collective; None where they are one tensor.
+        gathering: whether the host waits, after each gather of parameters in shards, until the device has nothing left.
     """
 
     mode: str
@@ -67,6 +71,8 @@ class HostCosts:
     blocking: bool = False
     exchanging: Literal["", "pass", "pair"] = ""
     read: tuple[int, ...] = ()
+    listed: tuple[int, float] | None = None
+    gathering: bool = False
 
     def waits(self, trace: Trace) -> NDArray[np.bool_]:
         """Operators after which the host waits for the device, shape ``(operators,)``."""
@@ -275,6 +281,14 @@ def further_kernels(trace: Trace, casts: bool = True) -> NDArray[np.float64]:
     return more
 
 
+def rank_by_rank(cost: HostCosts, axis: int, ranks: int) -> HostCosts:
+    """The costs where collectives along an axis take a tensor for each of its ranks, which is an eager operator each:
+    a view, and the launch of a copy."""
+    if cost.mode in ("none", "graph"):
+        return cost
+    return replace(cost, listed=(axis, ranks * issue_seconds("eager")))
+
+
 def launched_one_by_one(cost: HostCosts, more: NDArray[np.float64]) -> HostCosts:
     """The costs where operators are further kernels, one for each expert, as of :func:`further_kernels`."""
     if cost.mode in ("none", "recorded", "graph") or not more.any():
@@ -353,10 +367,16 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
         seconds = np.where(program.op == Op.SEND, cost.send_s, seconds)
     if cost.mode == "graph":
         seconds = np.full(n, cost.launch_s)
+    if cost.listed is not None:
+        axis, parts_s = cost.listed
+        in_parts = (program.op == Op.COLLECTIVE) & np.isin(program.what, (ALL_GATHER, REDUCE_SCATTER))
+        seconds = seconds + np.where(in_parts & (program.axis == axis), parts_s, 0.0)
     rows = np.flatnonzero(launched)
     waits = np.flatnonzero(cost.waits(trace)[np.maximum(program.operator, 0)] & operates)
     if cost.blocking:
         waits = np.flatnonzero(launched & np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE)))
+    if cost.gathering:
+        waits = np.append(waits, np.flatnonzero((program.op == Op.COMPUTE) & (program.what == ALL_GATHER)))
     following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
     if cost.exchanging:
         transfers, ended = _exchanges(program, trace, cost.exchanging == "pair")

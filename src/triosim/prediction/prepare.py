@@ -22,6 +22,7 @@ from triosim.composition.host import (
     kernel_by_kernel,
     launch,
     launched_one_by_one,
+    rank_by_rank,
 )
 from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
@@ -157,6 +158,11 @@ class PricedJob:
                 launching = launched_one_by_one(launching, _further_kernels(trace, plan))
         if self.named and stack.blocking_launches and launching.mode != "none":
             launching = replace(launching, blocking=True)
+        if self.named and self.step.replication.weights and launching.mode not in ("none", "graph"):
+            if stack.listed_collectives:
+                axis = self.step.replication.axis
+                launching = rank_by_rank(launching, self.mesh.row(axis), self.mesh.size(axis))
+            launching = replace(launching, gathering=stack.blocking_gathers)
         if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
             launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
         return launching

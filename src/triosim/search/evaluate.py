@@ -107,7 +107,10 @@ def unsupported_reason(plan: Plan, fidelity: Fidelity) -> str:
 
 def _own_gathering(stack: Stack | None) -> bool:
     """Whether parameters are gathered, or their gradients reduced, otherwise than ``fully_shard`` does."""
-    return stack is not None and (stack.gathers != "block" or not stack.overlap_gradients)
+    if stack is None:
+        return False
+    waits = stack.listed_collectives or stack.blocking_gathers or not stack.overlap_gradients
+    return stack.gathers != "block" or waits
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,12 @@ class Stack:
             graph of the whole iteration.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
+        listed_collectives: whether parameters in shards are gathered, and their gradients reduced, by collectives that take
+            a tensor for each rank (``torch.distributed.all_gather``, ``reduce_scatter``): the host makes a view of each
+            rank's part and launches a copy of it (``ProcessGroupNCCL.cpp`` flattens what it is given), so that a
+            collective costs it an operator a rank.
+        blocking_gathers: whether the host waits, after each gather of parameters in shards, until the device has
+            nothing left to do (``torch.cuda.synchronize``).
         blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
         blocking_transfers: whether the host waits, after every transfer between pipeline stages, until the device has
             nothing left to do (``torch.cuda.synchronize``); interleaved schedules exchange once after a forward and the
@@ -122,6 +128,8 @@ class Stack:
     expert_padding: bool = False
     graphs: str = ""
     gathers: str = "block"
+    listed_collectives: bool = False
+    blocking_gathers: bool = False
     blocking_launches: bool = False
     blocking_transfers: bool = False
     stages: str = BALANCED
@@ -158,6 +166,8 @@ class Stack:
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
+        waits += ", each a tensor for each rank" if self.listed_collectives else ""
+        waits += "; the host waits for every gather" if self.blocking_gathers else ""
         waits += f"; {self.graphs} of each block launched as a graph" if self.graphs else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
         waits += "" if self.stages == BALANCED else f"; stages of equally many blocks ({self.stages})"
