@@ -106,6 +106,8 @@ def to_csv(outcomes: Sequence[PlanOutcome]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return "+".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return "" if value is None else value
 
 
