@@ -121,7 +121,7 @@ def test_options_of_parts_and_sequence_parallel() -> None:
 def test_rules_are_applied_in_one_order_however_they_are_asked_for(
     base: dict, asked: dict, rules: tuple[str, ...], options: dict[str, str]
 ) -> None:
-    """``ep=1,2 cp=1,2`` refused every plan with both, as experts came before sequences, and ``cp=1,2 ep=1,2`` did not."""
+    """``ep=1,2 cp=1,2`` refused every plan with both, as experts came before sequences; ``cp=1,2 ep=1,2`` did not."""
     found = plan_of(Plan(**base), asked)
     assert (found.parallelism, dict(found.parallelism_options)) == (rules, options)
 

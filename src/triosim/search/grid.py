@@ -41,8 +41,9 @@ def parse_axes(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple
 
     A name is that of a field of :class:`Plan` (``-`` or ``_``), ``micro-batch-size`` (samples, instead of
     micro-batches), ``sequence-parallel`` (``on`` or ``off``), ``cp``, ``cp-style``, ``ep`` and ``etp`` (how ranks share
-    sequences and experts), or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``, ``solver.NAME``.  Lists within a
-    value are joined by ``+``, and ``none`` is the empty one: ``offload=none,optimizer,optimizer+activations``.
+    sequences and experts), or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``,
+    ``solver.NAME``.  Lists within a value are joined by ``+``, and ``none`` is the empty one:
+    ``offload=none,optimizer,optimizer+activations``.
 
     Raises:
         InputError: a word is none of that, or an axis is given twice.

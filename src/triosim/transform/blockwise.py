@@ -21,7 +21,14 @@ from triosim.trace.ownership import updates_of_one
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, Category, Trace
 from triosim.transform.optimizing import (
-    OPTIMIZERS, OptimizerRule, Shape, append, found_in, gradients_of, optimizer, row_updates,
+    OPTIMIZERS,
+    OptimizerRule,
+    Shape,
+    append,
+    found_in,
+    gradients_of,
+    optimizer,
+    row_updates,
 )  # fmt: skip
 
 
