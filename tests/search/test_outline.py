@@ -253,3 +253,15 @@ def test_parts_of_less_than_a_block_are_outlined_operator_by_operator() -> None:
         outline_in_blocks(trace, machine, plan, triosim.Fidelity())
     found = outline_plan(trace, machine, plan)
     assert found.reserved == simulate(trace, machine, plan, fit=False).memory.reserved_bytes
+
+
+def test_passes_of_two_micro_batches_that_launching_hides_are_predicted() -> None:
+    """What four take less than many, twice as far on, was less than nothing, and the engine refused it."""
+    trace, machine = triosim.model("gpt2", sequence_length=128), triosim.system("dgx-a100", 1)
+    plan = triosim.Plan(
+        tp=2, pp=4, global_batch_size=8, micro_batches=2, schedule="gpipe", parallelism=("sequence",), recompute="full"
+    )
+    with pytest.raises(NoBlocks, match="do not go on as they begin"):
+        outline_in_blocks(trace, machine, plan, triosim.Fidelity())
+    (found,) = triosim.sweep(trace, machine, [plan])
+    assert found.figures is not None

@@ -300,6 +300,11 @@ class Summary:
     def warnings(self, fits: bool | None) -> tuple[str, ...]:
         """What the user should know, the job fitting in memory or not."""
         found = [*self.of.warnings, *self.of.step.notes, *self._strange(), *without_effect(self.of.plan)]
+        if self.of.system.ideal and self.of.fidelity.collective_protocol != "auto":
+            found.append(
+                f"protocol {self.of.fidelity.collective_protocol} changes nothing on links given by their figures, "
+                "which have no costs of software: name a link of the catalog"
+            )
         recorded = self.of.job.recorded
         if recorded.meta.batch_guess not in ("", "operators"):
             found.append(guessed_batch(recorded))
