@@ -110,8 +110,8 @@ class LevelConstraint:
 class Constraints:
     """What mappings may be: by slot, and (store, tensor, kept) for what is kept.
 
-    With ``one_axis`` a dimension runs along X or along Y of a fan-out, not along both: Timeloop's format of mappings has
-    no words for that.
+    With ``one_axis`` a dimension runs along X or along Y of a fan-out, not along both: Timeloop's format of mappings
+    has no words for that.
     """
 
     levels: tuple[LevelConstraint, ...] = ()
