@@ -11,8 +11,8 @@ market-based what is left when carbon-free electricity was bought.  Embodied car
 
     die = area / yield x (EPA x grid of the fab + GPA + MPA)
 
-or what a published life-cycle study has for the product.  Water is IT energy times the facility's WUE, or its operator's
-where the table has it.
+or what a published life-cycle study has for the product.  Water is IT energy times the facility's WUE, its
+operator's where the table has it.
 
 Each figure has a 90 % interval.  Its causes are the time, what it takes at that time, and every constant of the table
 that has one; each is moved alone to the ends of its own interval, through all figures at once, and what that does to a
