@@ -17,7 +17,10 @@ from tests.command import run
 from triosim.core.guarded import parse_toml
 
 JOB = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--under", "batch=8")
-FEW = ("--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2", "--among", "micro-batch-size=1,2")
+FEW = (
+    "--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2", "--among", "micro-batch-size=1",
+    "--among", "schedule=1f1b,zb-h1",
+)  # fmt: skip
 
 
 def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
