@@ -76,7 +76,7 @@ KERNELS_A_STEP = 5
 
 
 class GridSeconds(NamedTuple):
-    """What kernels take on the grids, in seconds.
+    """Times of kernels on the grids, in seconds.
 
     Attributes:
         layer: a layer but for attention, shape (tokens,).
