@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked as both_of
+from tests.exploring import examples
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.core.result_cache import ResultCache
@@ -77,7 +78,7 @@ def test_times_are_within_a_thousandth_and_memory_is_equal(
     assert parts == pytest.approx(found.iteration_time_s)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(60))
 @given(
     tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 8, 16]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b"]), zero=st.sampled_from([0, 1, 2, 3]),

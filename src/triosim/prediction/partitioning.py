@@ -180,7 +180,7 @@ def _of_short(
     of: RepeatedTrace, workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication,
     stack: Stack | None,
 ) -> PartitionedWorkload:  # fmt: skip
-    """The same by way of the short step.
+    """A divided workload whose repeated blocks were divided once, in a step with few of them.
 
     Raises:
         NotRepeating: something does not repeat.

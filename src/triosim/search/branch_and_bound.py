@@ -69,7 +69,7 @@ class FoundPlan:
 
 @dataclass(frozen=True)
 class BestPlans:
-    """What a search found.
+    """The best plans of a space, its Pareto front, and why other plans fell out.
 
     Attributes:
         best: the best plans, the best first.

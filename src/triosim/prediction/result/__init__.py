@@ -72,7 +72,7 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Workload:
-    """What was run.
+    """The step that was predicted: its model, its batch, and what was recorded of it.
 
     Attributes:
         name: for people.
