@@ -31,7 +31,6 @@ from triosim.plan import Plan
 from triosim.stacks import ASSUMED, Stack
 from triosim.trace.repeated import ROOM, RepeatedTrace, repeated
 from triosim.trace.tables import Trace
-from triosim.transform.blockwise import updated_in_parts
 from triosim.transform.optimizing import needs_whole_tensors, optimized, row_updates
 from triosim.transform.rescale import rescale
 
@@ -137,6 +136,8 @@ def _updated(step: Step, whole: Trace, plan: Plan) -> Step:
     ) - row_updates(whole).keys()  # fmt: skip
     if not cut:
         return step
+    from triosim.transform.blockwise import updated_in_parts
+
     told = (
         "optimizer: a rank that has a part of a parameter takes it for a matrix by itself (as Megatron-LM's "
         "muon-tp-mode blockwise): nothing is sent"

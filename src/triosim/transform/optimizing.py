@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.operators import kind
 from triosim.trace.tables import NONE, Category, Phase, Trace
-from triosim.transform.rewriting import TraceRewriter
+
+if TYPE_CHECKING:
+    from triosim.transform.rewriting import TraceRewriter
 
 Shape = tuple[int, ...]
 State = tuple[Shape, str]
@@ -460,6 +462,8 @@ def optimized(trace: Trace, text: str) -> Trace:
             "parameter: record the step with triosim trace record, or name a model"
         )
     before, by_rows = found_in(trace), row_updates(trace)
+    from triosim.transform.rewriting import TraceRewriter
+
     edit = TraceRewriter(trace)
     without_optimizer(edit, (row for rows in by_rows.values() for row in rows))
     update_all(edit, how, [pair for pair in trained if pair[0] not in by_rows], before.fused, before.masters)
