@@ -5,7 +5,8 @@ The step becomes another step, with these operators in it; time and memory follo
 * Between micro-batches the gradient of each parameter is added to what is there: in the parameter's type
   (``AccumulateGrad`` of PyTorch, from the second micro-batch on), or in float32 *main gradients* that are there
   throughout: 4 bytes a parameter more, in exchange for the 16-bit gradients, which then live only until they are added
-  (Megatron-LM's ``accumulate_allreduce_grads_in_fp32``, DeepSpeed's ``BF16_Optimizer``).  Megatron-LM's
+  (Megatron-LM's ``accumulate_allreduce_grads_in_fp32``).  DeepSpeed's ``BF16_Optimizer`` copies each to float32 first
+  (``lp.grad.data.to(hp_grad.dtype)``) and adds the copy: 18 bytes a parameter are moved instead of 10.  Megatron-LM's
   ``gradient_accumulation_fusion`` lets the product that makes a weight's gradient add it, to main gradients of either
   type.
 * Before the optimizer, float16 gradients are copied to float32 by those who keep master weights of their own
@@ -32,7 +33,7 @@ from triosim.trace.calls import count_work
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, Category, Phase, Trace
 
-ADDS = "aten::add_"
+ADDS, CASTS = "aten::add_", "aten::_to_copy"
 ACCUMULATOR = "accumulator"
 """Role of what a product adds its result to."""
 _PRODUCTS = ("aten::mm",)
@@ -63,7 +64,7 @@ def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: boo
     if not sharded:
         if mode != "parameter":
             for g in found:
-                edit.to_main(g, latest, mode.startswith("float32"), fused=mode.endswith("-fused"))
+                edit.to_main(g, latest, mode)
         elif several:
             for g in found:
                 edit.add_in_place(g, latest)
@@ -191,13 +192,13 @@ class _Edit:
         """Each micro-batch's gradient is added to what is there, in its own type."""
         self._accumulate(g, latest, int(self.dtype[latest[g.parameter]]))
 
-    def to_main(self, g: Gradient, latest: dict[int, int], single: bool, fused: bool) -> None:
-        """Gradients are added to what is there throughout, in float32 where ``single``, by products where ``fused``."""
+    def to_main(self, g: Gradient, latest: dict[int, int], mode: str) -> None:
+        """Gradients are added to what is there throughout, in the way that is called ``mode``."""
         operators, own = self.trace.operators, int(self.dtype[latest[g.parameter]])
-        dtype = DTYPE_CODE["float32"] if single else own
+        dtype = DTYPE_CODE["float32"] if mode.startswith("float32") else own
         product = operators.name[g.ready] in _PRODUCTS and len(self.outputs[g.ready]) == 1
-        if own not in _SIXTEEN or not fused or not product:
-            self._accumulate(g, latest, dtype)
+        if own not in _SIXTEEN or not mode.endswith("-fused") or not product:
+            self._accumulate(g, latest, dtype, copied=own != dtype and mode.endswith("-copied"))
             return
         made = self.outputs[g.ready][0]
         before = self.value(made, g.storage, 0, dtype, g.parameter, Category.GRADIENT)
@@ -207,14 +208,19 @@ class _Edit:
         self.roles[g.ready] = [*self.roles[g.ready], self._role(ACCUMULATOR)]
         self.changed = True
 
-    def _accumulate(self, g: Gradient, latest: dict[int, int], dtype: int) -> None:
-        made = latest[g.parameter]
+    def _accumulate(self, g: Gradient, latest: dict[int, int], dtype: int, copied: bool = False) -> None:
+        made = added = latest[g.parameter]
+        place = self._last(g) + 0.5
+        if copied:
+            added = self.value(made, self.storages, 0, dtype, NONE, Category.TEMPORARY)
+            self.storages += 1
+            self.rows.append(_Row(place - 0.1, CASTS, Phase.BACKWARD, g.ready, [made], ["self"], [added]))
         storage = self.storages
         self.storages += 1
         before = self.value(made, storage, 0, dtype, g.parameter, Category.GRADIENT)
         after = self.value(made, storage, 1, dtype, g.parameter, Category.GRADIENT)
         self.rows.append(
-            _Row(self._last(g) + 0.5, ADDS, Phase.BACKWARD, g.ready, [before, made], ["self", "other"], [after])
+            _Row(place, ADDS, Phase.BACKWARD, g.ready, [before, added], ["self", "other"], [after])
         )
         self._swap(g, after)
         for value in self.on[g.storage]:

@@ -65,7 +65,7 @@ from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
 from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
-from triosim.trace.tables import Trace
+from triosim.trace.tables import Category, Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
@@ -124,10 +124,28 @@ _PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
 _WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
 
 
+def _shared_zero(plan: Plan, placed: Replication) -> int:
+    """The stage of ZeRO whose passes a plan has, but for what reduces (1), or when parameters are gathered (2)."""
+    if plan.zero == 1 and not placed.replicas and not placed.path:
+        return 0
+    return 3 if plan.zero == 2 else plan.zero
+
+
 def shared_step(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity, mesh: JobMesh, padding: Hashable
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity,
+    mesh: JobMesh,
+    placed: Replication,
+    padding: Hashable,
 ) -> SharedStep:
-    """What a plan has in common with those that divide a micro-batch alike; ``padding`` is what replicas gather.
+    """What a plan has in common with those that divide a micro-batch alike.
+
+    Args:
+        workload, system, plan, fidelity: as of :func:`triosim.simulate`.
+        mesh, placed: of the plan.
+        padding: what replicas gather.
 
     Raises:
         NoBlocks: the workload is not made of enough equal blocks, or something depends on more than the micro-batch.
@@ -139,6 +157,7 @@ def shared_step(
     few = with_fewer_blocks(workload)
     fields = {name: getattr(plan, name) for name in plan.given if name not in OF_ITS_OWN}
     names = tuple(name for name, _ in mesh.axes)
+    plan = plan.replaced(zero=_shared_zero(plan, placed))
     key = (
         IdentityKey(few),
         IdentityKey(system),
@@ -160,7 +179,7 @@ def shared_step(
             raise NoBlocks("no gradients")
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         seconds = job.all_times[job.models[0]].seconds
-        short = BlockStep(job.step, seconds, blocks, str(plan.cuts))
+        short = BlockStep(job.step, seconds, blocks, str(plan.cuts), stack=plan.stack)
         copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
         uncut = cut(job.step.trace, (), job.step.homes)
         return SharedStep(job, short, once, uncut, ChunkStages(job, short, copies), {}, {})
@@ -174,9 +193,10 @@ def _asked(plan: Plan, mesh: JobMesh) -> Hashable:
 
 
 def _supported(workload: Trace, plan: Plan) -> None:
+    at_once = plan.stack is not None and not plan.stack.overlap_gradients
     reasons = (
         (workload.meta.made_by != "triosim.model", "a recorded step"),
-        (plan.stack is not None, "a stack"),
+        (at_once, "gradients that are reduced at once, the more of them the more blocks a stage has"),
         (plan.quantize != "none", "quantization"),
         (plan.placement is not None, "ranks that are placed by hand"),
         (not isinstance(plan.cuts, str), "stages by name"),
@@ -230,7 +250,7 @@ class BlockJob:
             raise NoBlocks("parts of about a block that are gathered in each pass: what is gathered ahead is of others")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
-        self.shared = shared_step(workload, system, plan, fidelity, mesh, self._padding())
+        self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._padding())
         self.step = self.shared.of(mesh.micro_batches)
         common = self.shared.job
         self.placement: Placement = place(mesh, system.devices, None)
@@ -243,6 +263,11 @@ class BlockJob:
         self.chunks: list[ModelChunk] = self.step.chunks(cuts)
         costs = ScheduleCosts(self.step.seconds)
         self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
+        of_step = common.step.replication.reductions(mesh)
+        self._reduced = {
+            (written.what, written.axis): own.what
+            for written, own in zip(of_step, self.replication.reductions(mesh), strict=True)
+        }
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
         self.transfer_times = JobTransferTimes(
             self.facts, system, self.placement, common.router, how, job_communication
@@ -349,7 +374,8 @@ class BlockJob:
             for known in self._places:
                 self._for_both_counts(known)
             self._places.clear()
-            self.transfer_times.precompute(call for call in self.passes.transfer_times.names if call[0] != SEND)
+            calls = map(self._call, range(len(self.passes.transfer_times.names)))
+            self.transfer_times.precompute(call for call in calls if call[0] != SEND)
         one, other = self._for_both_counts(place)
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
@@ -379,14 +405,15 @@ class BlockJob:
         return range(stage, self.parts, self.stages)
 
     def _ticks(self, part: int, label: int, port: PortTarget | None) -> int:
-        return (
-            self.transfer_times.collective(self.passes.transfer_times.names[label])
-            if port is None
-            else self._sent(part, port)
-        )
+        return self.transfer_times.collective(self._call(label)) if port is None else self._sent(part, port)
 
     def _label(self, label: int) -> int:
-        return self.transfer_times.label(self.passes.transfer_times.names[label])
+        return self.transfer_times.label(self._call(label))
+
+    def _call(self, label: int) -> Call:
+        """What is called in a pass, gradients being reduced as this plan does."""
+        what, size, axis = self.passes.transfer_times.names[label]
+        return self._reduced.get((what, axis), what), size, axis
 
     def _sent(self, part: int, port: PortTarget) -> int:
         """Ticks of what is sent, 0 for what is received."""
@@ -495,14 +522,23 @@ class BlockJob:
         """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
         known = [self.known[part] for part in self._parts(stage)]
         held = sum(one.held for one in known) / len(known)
-        return sum(one.stays for one in known) + depth * held + max(one.largest for one in known)
+        share = sum(float(np.mean(one.share)) for one in known)
+        return share * self._always_there + depth * held + max(one.largest for one in known)
+
+    @cached_property
+    def _always_there(self) -> float:
+        """Bytes of all parameters, gradients and optimizer states of a rank of one stage."""
+        storages, cut = self.facts.storages, self.replication.states and not self.shared.job.step.replication.states
+        states = storages.category == Category.OPTIMIZER_STATE
+        size = np.where(states, storages.size / (self.replication.shards(self.mesh) if cut else 1), storages.size)
+        return float(size[storages.persistent | storages.gradient].sum())
 
     def _reserved(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
         least = sum(chunk.blocks for chunk in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
         step = sharded(self._share(blocks), self.mesh, self.replication)
-        few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.cuts_by, blocks)
+        few = replace(self.step, step=step, seconds=np.zeros(len(step.trace)), count=blocks)
         places: list[int] = []
         placed: list[int] = []  # stage of each part, 0 for the own
         at = 1

@@ -219,14 +219,14 @@ class BlockPass:
         self, other: BlockPass, part: float, ticks: Callable[[int, PortTarget | None], int],
         label: Callable[[int], int],
     ) -> BoundPass:  # fmt: skip
-        """The pass on a mesh, one that lies between two, from this one ``part`` of the way to the other.
+        """The pass on a mesh, from this one ``part`` of the way to another, 2 for as far again beyond it.
 
         Args:
             ticks: of what moves, by its number of :class:`SymbolicTransferTimes` and where it leads.
             label: the number of the mesh for those.
 
         Raises:
-            NoBlocks: the two are not made of the same rows.
+            NoBlocks: the two are not made of the same rows, or a row beyond the other would take less than nothing.
         """
         one = self.columns
         took, host_delay, slowdown, host, exposed = (
@@ -244,6 +244,8 @@ class BlockPass:
             host_delay = np.rint(host_delay + part * (two.host_delay - host_delay)).astype(np.int64)
             slowdown = slowdown + part * (two.slowdown - slowdown)
             host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
+            if (took < 0).any() or (slowdown < 1).any() or (host_delay < 0).any():  # launching hides what is between
+                raise NoBlocks("passes that do not go on as they begin")
         named = np.full(len(one), -1, np.int32)
         leads = one.kind >= RowKind.SEND
         moves = np.where(leads, -1, one.label)
@@ -363,7 +365,7 @@ class ChunkFacts:
         gathers: whether parameters are gathered in its passes.
         arriving, leaving: bytes of each value that crosses its begin and its end.
         share: what it has of each row of the optimizer, part of the short step's.
-        stays, held: bytes, roughly, of what is there all the time, and of what a pass keeps for its backward.
+        held: bytes, roughly, of what a pass keeps for its backward.
         largest: bytes of all that one of its operators touches, at most.
         groups: bytes of the parameters of each group of gradients that are reduced together, with their axis.
         tied: parameters, and bytes, of gradients that the other end of the model has too.
@@ -374,7 +376,6 @@ class ChunkFacts:
     arriving: tuple[int, ...]
     leaving: tuple[int, ...]
     share: tuple[float, ...]
-    stays: float
     held: float
     largest: int
     groups: tuple[tuple[int, int], ...]
@@ -524,11 +525,8 @@ class ChunkPasses:
         ]  # fmt: skip
         longest = _extrapolate_rows(runs, chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
-        stays, held = (
-            getattr(last, name) + (chunk.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
-            for name in ("stays", "held")
-        )
-        return replace(last, share=share, groups=groups, stays=stays, held=held)
+        held = last.held + (chunk.blocks - LONGEST) * (last.held - few[1].held)
+        return replace(last, share=share, groups=groups, held=held)
 
     def _at(self, chunk: ModelChunk) -> ChunkFacts:
         (of, *_), part = self._stage(chunk)
@@ -541,14 +539,12 @@ class ChunkPasses:
         where, first, last = storages.touched([*part.forward, *part.backward])
         passing = ~(storages.persistent | storages.given | storages.gradient)[where]
         kept = passing & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
-        everything = float(storages.size[storages.persistent | storages.gradient].sum())
         return ChunkFacts(
             leads=any(of.chain.leads(rows) for rows in part.rows.values()),
             gathers=bool(part.units),
             arriving=tuple(b.bytes for b in crossing if b.target == part.number),
             leaving=tuple(b.bytes for b in crossing if b.source == part.number),
             share=tuple(facts.share[updates].tolist()),
-            stays=everything * float(facts.share[updates].mean()),
             held=float(storages.size[where[kept]].sum()),
             largest=_largest(job, [*part.forward, *part.backward]),
             groups=tuple(

@@ -60,7 +60,7 @@ MOST_TURN_S = 1e6
 
 @dataclass(frozen=True)
 class Deployment:
-    """What serves.
+    """Pools of replicas, and how requests and KV caches go to and between them.
 
     Attributes:
         pools: at least one; those of one model either each do both, or some prefill and some decode.
@@ -111,7 +111,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ServingResult:
-    """What came out.
+    """Latencies, throughput and price of a deployment under its requests.
 
     Attributes:
         deployment: what served.

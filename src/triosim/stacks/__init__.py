@@ -22,10 +22,11 @@ from triosim.core.errors import InputError, no_such_file, quoted, says_where, un
 
 FOLDER = Path(__file__).parent
 ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
-GRADIENTS = ("parameter", "parameter-fused", "float32", "float32-fused")
+GRADIENTS = ("parameter", "parameter-fused", "float32", "float32-copied", "float32-fused")
 """Where micro-batches add their gradients up: in the type of the parameters or in float32 *main gradients*; where the
 product itself that makes a weight's gradient adds it (``-fused``) there are main gradients of either type.  Those in
-float32 are of bfloat16 parameters: frameworks add up float16, whose steps are finer, in its own type."""
+float32 are of bfloat16 parameters: frameworks add up float16, whose steps are finer, in its own type.  What is added to
+them is the 16-bit gradient, or a float32 copy of it that is made first (``-copied``)."""
 ONE_BY_ONE = "one-by-one"
 EXPERTS = ("grouped", ONE_BY_ONE)
 """How experts multiply: all in one kernel, or each in one of its own."""
