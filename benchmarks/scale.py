@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 GPT, LLAMA = "model:gpt3-175b", "model:llama-3-8b"
@@ -45,6 +47,7 @@ CASES: dict[str, dict] = {
         "slow": {5: 1.25},
     },
     "Llama-3-8B DDP, 4,096 H100, one slow": {"workload": LLAMA, "nodes": 512, "plan": {}, "slow": {5: 1.25}},
+    "Llama-3-8B TP 8, 512 H100, placed at random": {"workload": LLAMA, "nodes": 64, "plan": {"tp": 8}, "seed": 0},
     "GPT-3 175B, 2,048 GPUs": {"workload": GPT, "nodes": 256, "dp": 16},
     "GPT-3 175B, 2,048 GPUs, every rank": {"workload": GPT, "nodes": 256, "dp": 16, "fold": False, "runs": 1},
     "GPT-3 175B, 16,384 GPUs": {"workload": GPT, "nodes": 2048, "dp": 128},
@@ -71,6 +74,10 @@ def _one(case: dict, runs: int, data: Path) -> dict:
         system = slowed(triosim.system(case.get("machine", "dgx-h100"), nodes=case["nodes"]), case.get("slow", {}))
         sizes = {"tp": 8, "pp": case.get("pp", 16), "dp": case.get("dp"), "micro_batches": case.get("parts", 64)}
         plan = triosim.Plan(**case.get("plan", sizes))
+        if "seed" in case:
+            devices = list(range(system.devices))
+            random.Random(case["seed"]).shuffle(devices)
+            plan = replace(plan, placement=tuple(devices))
     else:
         folder = data / "triosim-h100" / case["workload"]
         trace = triosim.load(folder if folder.exists() else Path("examples/resnet50-cpu.triosim"))

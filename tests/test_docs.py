@@ -41,6 +41,22 @@ FEW = {"--requests": 40, "--budget": 300}
 """Of what a command repeats, as many as show that it runs: the pages' own outputs are made of all."""
 
 
+def _take_fewer_micro_batches(words: list[str]) -> None:
+    """Leave as many, of the same size, as fill the pipeline twice: what follows only repeats those."""
+    at = {word: place + 1 for place, word in enumerate(words)}
+    if not {"--micro-batches", "--global-batch-size"} <= at.keys() or "--post" in at:
+        return
+    parts, whole = (int(words[at[name]]) for name in ("--micro-batches", "--global-batch-size"))
+    stages = int(words[at["--pp"]]) if "--pp" in at else 1
+    fewer = [
+        n for n in range(2 * stages, parts) if parts % n == 0 and whole % (parts // n) == 0
+        and (parts % stages or n % stages == 0)
+    ]  # fmt: skip
+    if fewer:
+        words[at["--micro-batches"]] = str(fewer[0])
+        words[at["--global-batch-size"]] = str(whole * fewer[0] // parts)
+
+
 def test_the_readme_counts_what_there_is() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     stacks = len(list((ROOT / "src/triosim/stacks").glob("*.toml")))
@@ -63,6 +79,8 @@ def test_a_command_of_the_documentation_runs(command: str, tmp_path: Path) -> No
             words[at] = str(tmp_path / Path(word).name)
         if words[at - 1] in FEW and word.isdigit() and not EXPLORES:
             words[at] = str(min(int(word), FEW[words[at - 1]]))
+    if not EXPLORES:
+        _take_fewer_micro_batches(words)
     (spawn if " record " in command else run)(*words, cwd=ROOT)
 
 

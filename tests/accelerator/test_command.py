@@ -91,6 +91,19 @@ def test_map_finds_a_mapping_and_writes_it_in_two_formats(tmp_path):
         assert (result["cycles"], result["energy_j"]) == (found["cycles"], pytest.approx(found["energy_j"]))
 
 
+@pytest.mark.parametrize("search", ["genetic", "random"])
+@pytest.mark.parametrize("design", ["diannao", "eyeriss", "gemmini-like", "tpu-v1"])
+def test_what_is_looked_for_can_be_written_as_timeloops_yaml(design, search, tmp_path):
+    """Without minding it each of these runs a dimension along X and Y, which that format cannot say."""
+    layer, best = EXAMPLE[1], tmp_path / "best.yaml"
+    done = run("accelerator", "map", design, layer, "--search", search, "--budget", "3000", "--json",
+               tmp_path / "found.json", "-o", best)  # fmt: skip
+    assert "mapping " in done.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    again = json.loads(run("accelerator", "evaluate", design, layer, best, "--json", "-").stdout)
+    assert (again["cycles"], again["energy_j"]) == (found["cycles"], pytest.approx(found["energy_j"]))
+
+
 def test_map_follows_seed_objective_and_constraints(tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text('[[constraint]]\nat = "buffer"\nfactors = "K=2"\nbypass = ["Weights"]\n')

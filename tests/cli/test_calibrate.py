@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.command import run
-from triosim.cli import calibrate as command
+from triosim.cli import measuring
 from triosim.cli.main import app
 from triosim.core.errors import InputError
 
@@ -66,6 +66,9 @@ def test_on_another_device_it_is_one_sentence(made: tuple[Path, str]) -> None:
     ((str(EXAMPLE), "--device", "H1000"), "unknown device 'H1000'"),
     (("--run", "--budget", "1s"), "too short to measure anything"),
     (("--run", "--budget", "soon"), "--budget"),
+    (("--run", "--step", "3"), "--step chooses among the steps of a trace"),
+    (("--power", "nvidia-smi", "--threads", "2"), "--runtime and --threads say how kernels are measured"),
+    (("--power", "nvidia-smi", "--export-kernels", "k"), "triosim calibrate takes"),
 ])  # fmt: skip
 def test_what_the_user_got_wrong_is_one_sentence(
     words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -79,12 +82,12 @@ def test_what_the_user_got_wrong_is_one_sentence(
 
 
 def test_budgets_are_times() -> None:
-    assert command._seconds("4m") == 240
-    assert command._seconds("1.5 min") == 90
-    assert command._seconds("30s") == 30
-    assert command._seconds("45") == 45
+    assert measuring._seconds("4m") == 240
+    assert measuring._seconds("1.5 min") == 90
+    assert measuring._seconds("30s") == 30
+    assert measuring._seconds("45") == 45
     with pytest.raises(InputError, match="unknown unit"):
-        command._seconds("4 parsecs")
+        measuring._seconds("4 parsecs")
 
 
 def test_being_interrupted_writes_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +113,7 @@ def test_a_gpu_that_the_catalog_does_not_know_is_told_before_it_is_measured(monk
     monkeypatch.setattr(record, "device_name", lambda kind: "Dream-1", raising=False)
     monkeypatch.setattr(record, "measure", lambda *_: pytest.fail("must not begin"), raising=False)
     with pytest.raises(InputError, match="does not know 'Dream-1': describe it in a file"):
-        command._measured(None, 240.0)
+        measuring.measured_here(None, None, None, None)
 
 
 def test_kernels_measured_here_make_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,42 @@ def test_the_same_twice_differs_in_nothing(files: tuple[Path, ...], tmp_path: Pa
     assert "The same was asked of all." in run("compare", files[0], files[0]).stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "name", "said"),
+    [
+        (("--link", "50GB/s"), "system scale_up links", "50 GB/s, 0 s"),
+        (("--latency", "5us"), "system scale_up links", "25 GB/s, 5 us"),
+        (("--straggler", "1=2"), "system accelerators", "1 x A100-SXM4-80GB, 1 x A100-SXM4-80GB 2 times slower"),
+        (("--power-cap", "200W"), "system accelerators", "2 x A100-SXM4-80GB up to 200 W"),
+        (("--clock", "900MHz"), "system accelerators", "2 x A100-SXM4-80GB up to 900 MHz"),
+        (("--variation", "devices=0.1"), "variation", "devices=0.1"),
+        (("--packing", "32"), "packing", "2 documents in 1 sequence of 64 positions"),
+        (("--attention", "unfused"), "workload operators", None),
+        (("--price", "3/h"), "cost rent", "A100-SXM4-80GB: 3 USD/h, as given"),
+    ],
+)
+def test_all_that_was_asked_differently_is_found(
+    options: tuple[str, ...], name: str, said: str | None, tmp_path: Path
+) -> None:
+    """Of links, stragglers, caps and the like it was said that "the same was asked of all"."""
+    call = ("train", "gpt2", "--device", "A100", "--devices", "2", "--seq-len", "64", "-q", "--json")
+    one, other = tmp_path / "1.json", tmp_path / "2.json"
+    link = ("--link", "25GB/s")
+    run(*call, str(one), *link)
+    run(*call, str(other), *(() if options[0] == "--link" else link), *options)
+    found = compare([one, other])
+    assert list(found.asked) == [name]
+    assert said is None or said in found.asked[name][1]
+
+
+def test_what_the_files_do_not_tell_is_not_called_the_same(tmp_path: Path) -> None:
+    call = ("train", "gpt2", "--device", "A100", "--seq-len", "64", "-q", "--attention")
+    for kernels in ("flash1", "flash2"):
+        run(*call, kernels, "--json", str(tmp_path / f"{kernels}.json"))
+    said = run("compare", str(tmp_path / "flash1.json"), str(tmp_path / "flash2.json")).stdout
+    assert "Nothing that the files tell was asked differently." in said
+
+
 def test_per_sample_a_batch_twice_as_large_is_no_slower(tmp_path: Path) -> None:
     small, large = _file(tmp_path / "1.json", batch_size=1), _file(tmp_path / "8.json", batch_size=8)
     found = compare([small, large], per_sample=True)

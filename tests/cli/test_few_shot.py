@@ -71,7 +71,7 @@ def test_a_changed_file_is_refused(learned: tuple[Path, str], tmp_path: Path) ->
 
 @pytest.mark.parametrize(("words", "said"), [
     (("--pool", "x.csv"), "give --few FILE as well"),
-    (("--few", "m.csv", "--run"), "--few learns from whole networks alone"),
+    (("--few", "m.csv", "--run"), "one of them"),
     (("--few", "none.csv"), "none.csv: cannot be read"),
     (("--few", "m.csv", "--predict", "m.csv"), "--predict takes what was learned"),
     (("--few", "m.csv"), "m.csv has 1 networks; 4 are the least"),

@@ -87,7 +87,7 @@ def test_a_company_s_pue_is_that_of_its_constant() -> None:
     [
         (("--at", "FR", "--grid", "40"), "both say the intensity"),
         (("--pay", "own", "--price", "3/h"), "give only one of --price and --pay"),
-        (("--tokens", "1e9"), "tokens of a job need tokens"),
+        (("--tokens", "1e9"), "tokens say how often the iteration of a job runs"),
     ],
 )
 def test_what_cannot_be_paid_is_said_before_anything_is_shown(words: tuple[str, ...], said: str) -> None:

@@ -17,7 +17,8 @@ from tests.command import run
 from triosim.core.guarded import parse_toml
 
 JOB = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--under", "batch=8")
-FEW = ("--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2", "--among", "micro-batch-size=1,2")
+SHAPES = ("--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2")
+FEW = (*SHAPES, "--among", "micro-batch-size=1", "--among", "schedule=1f1b,zb-h1")
 
 
 def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
@@ -47,7 +48,8 @@ def test_where_nothing_fits_it_says_what_a_plan_must_hold() -> None:
 
 
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
-    words = (*JOB, *FEW, "--among", "zero=1", "--best", "6", "--json", "plans.json", "--quiet")
+    many = (*SHAPES, "--among", "micro-batch-size=1,2", "--among", "zero=1")  # so many that some are left when it dies
+    words = (*JOB, *many, "--best", "6", "--json", "plans.json", "--quiet")
     process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
     journal = tmp_path / "plans.json.journal.jsonl"
     while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):

@@ -70,7 +70,9 @@ def test_keys_that_are_nearly_right_are_refused_and_others_are_not() -> None:
 def test_unknown_names() -> None:
     assert str(unknown("colour", "gren", ["green", "red"])) == "unknown colour 'gren': did you mean green or red?"
     assert "known: green, red" in str(unknown("colour", ["x"], ["green", "red"]))
+    assert str(unknown("colour", "x", [])) == "unknown colour 'x': there is none"
     known = [f"node{number}" for number in range(300_000)]
+    assert str(unknown("node", "x", known)).endswith("node100005 and 299,988 more")
     start = time.process_time()
     message = str(unknown("node", "n" * 10**6, known))
     assert len(message) < 400

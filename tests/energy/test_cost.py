@@ -227,6 +227,25 @@ def test_places_and_companies_by_name() -> None:
         facility_pue("nobody")
 
 
+def test_water_is_that_of_the_company_whose_facility_it_is(tmp_path: Path) -> None:
+    path, litres = _written(tmp_path), {}
+    kwh = cost(read(path)).rows[0].it_kwh
+    for words in (("--pue", "AWS"), ("--pue", "google"), ("--pue", "aws", "--constant", "facility.wue=1")):
+        found = json.loads(run("cost", str(path), *words, "--json", "-").stdout)
+        litres[words[1:]] = found["rows"][0]["water_l"] / kwh
+    assert list(litres.values()) == pytest.approx([0.17, 1.8, 1.0])
+    predicted = ("train", "gpt2", "--device", "H100", "--seq-len", "128", "--tokens", "1e9", "--json", "-")
+    job = json.loads(run(*predicted, "--pue", "aws").stdout)["cost"]["rows"][0]
+    assert job["water_l"] / job["it_kwh"] == pytest.approx(0.17)
+
+
+def test_tokens_beside_hours_of_a_whole_job_are_refused_and_a_price_is_shown() -> None:
+    hours = ("cost", "--device", "H100", "--hours", "1000")
+    assert "of a whole job already: leave --tokens out" in run(*hours, "--tokens", "1e9", code=2).stderr
+    assert "2 USD/h, world, PUE" in run(*hours, "--price", "2/h").stdout
+    assert "list, world, PUE" in run(*hours).stdout
+
+
 def test_intervals_share_what_their_figures_share() -> None:
     sure = cost(replace(USAGE, pue=1.2), CostOptions(grid_g_per_kwh=(400.0,), pue=1.2)).rows[0].interval
     assert sure["usd"][0] == sure["usd"][1]

@@ -96,13 +96,13 @@ def test_hangs_crashes_and_hunger_are_findings_and_the_rest_goes_on(monkeypatch:
             raise ValueError("odd")
 
     monkeypatch.setitem(RUNS, "odd", act)
-    monkeypatch.setattr(runner, "CPU_S", 0.5)
+    monkeypatch.setattr(runner, "CPU_S", 0.2)
     monkeypatch.setattr(runner, "MEMORY", 32 << 20)
     state = State()
     batch("odd", 0, range(24), lambda number, outcome: state.add("odd", number, outcome))
     assert state.total() == state.next["odd"] == 24
     errors = " ".join(found["error"] for found in state.findings.values())
-    for words in ("more than 0.5 s", "ends the process (-11)", "MiB", "ValueError: odd"):
+    for words in ("more than 0.2 s", "ends the process (-11)", "MiB", "ValueError: odd"):
         assert words in errors
 
 

@@ -13,6 +13,7 @@ from tests.command import run
 from triosim import InputError
 from triosim.job.prediction import JobEvaluation, JobIteration, JobOptions, predict
 from triosim.job.reading import iteration_of, read
+from triosim.prediction.variation import parse_variation
 
 LLAMA = JobIteration("llama", 5.0, 4.5, 6.0, 16_384, 16_000_000.0, 2000.0, 405e9 * 14)
 """Of the size of Llama 3 405B on 16,384 H100."""
@@ -94,6 +95,23 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         assert plain["schema"] == "triosim/job/1"
         assert plain["iterations"] == math.ceil(1e12 / read(file).tokens)
         assert (plain["best_s"] is None) == bool(more)
+
+
+def test_iterations_that_vary_take_their_mean() -> None:
+    """A job has many of them: the waiting of varying iterations was left out of it."""
+    result = triosim.simulate(
+        triosim.model("gpt2", sequence_length=64), triosim.system("dgx-a100", 1), triosim.Plan(dp=8),
+        variation=parse_variation("stragglers=0.1x2"),
+    )  # fmt: skip
+    of, once = iteration_of(result.to_dict()), iteration_of({**result.to_dict(), "variation": None})
+    assert result.variation is not None
+    assert of.seconds == pytest.approx(result.variation.mean_s)
+    assert of.seconds > 1.1 * once.seconds
+    assert (of.low / once.low, of.high / once.high) == pytest.approx([of.seconds / once.seconds] * 2)
+    assert (of.tokens, of.samples) == (once.tokens, once.samples)
+    job = predict(of, JobOptions(iterations=10, device_mtbf_s=math.inf))
+    assert job.training_s == pytest.approx(10 * result.variation.mean_s)
+    assert "stragglers=0.1x2" in job.sources[0]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def built(many: list[tuple[str, list, list, list, dict[str, Any]]]) -> Trace:
     return b.build(Meta("test", batch_size=2))
 
 
-@settings(max_examples=examples(400), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), suppress_health_check=list(HealthCheck))
 @given(st.lists(calls(), min_size=1, max_size=8))
 def test_odd_calls_are_described_and_priced(many: list) -> None:
     trace = built(many)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.exploring import EXPLORES
 from triosim import Plan
 from triosim.cli.workloads import load_workload
 from triosim.core.columns import Ragged
@@ -61,7 +62,7 @@ def same(one: Any, other: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("model", "asked"), [(model, asked) for model, own in JOBS.items() for asked in own], ids=lambda value: str(value)
 )
-@pytest.mark.parametrize("samples", [7, 11])
+@pytest.mark.parametrize("samples", [7, 11] if EXPLORES else [7])
 def test_the_share_of_more_samples_is_that_of_few_scaled(
     monkeypatch: pytest.MonkeyPatch, model: str, asked: dict[str, Any], samples: int
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 import triosim
 from tests.report.example import make
+from triosim.core.errors import InputError
 from triosim.prediction.result import Result
 from triosim.prediction.result.frame import TABLES
 
@@ -179,3 +182,17 @@ def test_a_name_instead_of_what_it_names_is_a_sentence(arguments: tuple, words: 
     for call in calls:
         with pytest.raises(triosim.InputError, match=words):
             call()
+
+
+def test_a_result_goes_into_another_process() -> None:
+    """Functions that work out what is not asked for yet could not be pickled."""
+    model, machine = triosim.model("gpt2", sequence_length=64), triosim.system("dgx-a100", 1)
+    result = triosim.simulate(model, machine, triosim.Plan(dp=8))
+    assert copy.copy(result) is copy.deepcopy(result) is result
+    found = pickle.loads(pickle.dumps(result))
+    assert found == result
+    assert found.to_json() == result.to_json()
+    with pytest.raises(InputError, match=r"ask for result\.timeline there"):
+        found.to_frame("timeline")
+    rows = len(result.to_frame("timeline"))
+    assert len(pickle.loads(pickle.dumps(result)).to_frame("timeline")) == rows

@@ -208,7 +208,8 @@ def test_1f1b_holds_fewer_micro_batches_than_gpipe() -> None:
 
 def test_what_crosses_is_read_where_it_arrives() -> None:
     """Quantized products share a copy: of views that stand where each had its own, nothing crosses."""
-    trace, machine = load_workload("flux.1-dev", training=True), triosim.system("dgx-b200", 1)
+    shallow = {"num_layers": 4, "num_single_layers": 8}
+    trace, machine = triosim.model("flux.1-dev", configuration=shallow), triosim.system("dgx-b200", 1)
     plan = Plan(pp=8, batch_size=8, recompute="mlp", quantize="mxfp8")
     made = arrange(trace, machine, plan)
     operators, storage, of = made.step.trace.operators, made.step.trace.values.storage, made.stages.of

@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked as both_of
+from tests.exploring import examples
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.engine import contention_free
@@ -106,6 +107,7 @@ def test_other_models(name: str, machine: triosim.System) -> None:
     same_but_for_times(found, whole)
 
 
+@settings(max_examples=examples(60))
 @given(
     tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([1, 2, 4, 8]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b", "zb-h1"]), zero=st.sampled_from([0, 1]),

@@ -94,5 +94,44 @@ def test_options_of_parts_and_sequence_parallel() -> None:
     assert plan_of(found, {"sequence-parallel": False}).parallelism == ("hsdp",)
 
 
+@pytest.mark.parametrize(
+    ("base", "asked", "rules", "options"),
+    [
+        ({}, {"ep": 2, "cp": 4}, ("context", "experts"), {"cp": "4", "ep": "2"}),
+        ({}, {"ep": 1, "cp": 1}, (), {}),
+        ({}, {"cp-style": "ring", "cp": 2}, ("context",), {"cp": "2", "cp-style": "ring"}),
+        ({}, {"cp-style": "gather", "cp": 1}, (), {}),
+        ({}, {"etp": 1, "ep": 4, "sequence-parallel": True}, ("sequence", "experts"), {"etp": "1", "ep": "4"}),
+        ({}, {"etp": 1}, ("experts",), {"etp": "1", "ep": "1"}),
+        (
+            {"parallelism": ("sequence", "hsdp", "context"), "parallelism_options": {"cp": "2"}},
+            {"parallelism": ("async-tp",)}, ("sequence", "async-tp", "context"), {"cp": "2"},
+        ),
+        ({"parallelism": ("experts", "hsdp")}, {"etp": 1}, ("hsdp", "experts"), {"etp": "1"}),
+        (
+            {"parallelism": ("context", "hsdp", "experts"), "parallelism_options": {"cp": "2", "cp-style": "ring"}},
+            {"cp": 1, "ep": 8}, ("hsdp", "experts"), {"ep": "8"},
+        ),
+        (
+            {"parallelism": ("context", "experts"), "parallelism_options": {"cp": "2", "ep": "4", "etp": "1"}},
+            {"ep": 1}, ("context", "experts"), {"cp": "2", "ep": "1", "etp": "1"},
+        ),
+    ],
+)  # fmt: skip
+def test_rules_are_applied_in_one_order_however_they_are_asked_for(
+    base: dict, asked: dict, rules: tuple[str, ...], options: dict[str, str]
+) -> None:
+    """``ep=1,2 cp=1,2`` refused every plan with both, as experts came before sequences; ``cp=1,2 ep=1,2`` did not."""
+    found = plan_of(Plan(**base), asked)
+    assert (found.parallelism, dict(found.parallelism_options)) == (rules, options)
+
+
+def test_a_style_of_sharing_sequences_needs_ranks_that_share_them() -> None:
+    axes = parse_axes(["cp=1,2", "cp-style=gather,ring", "etp=1"])
+    assert axes == {"cp": (1, 2), "cp-style": ("gather", "ring"), "etp": (1,)}
+    with pytest.raises(PlanError, match="cp-style ring says how ranks share sequences, and cp is 1"):
+        plan_of(Plan(), {"cp-style": "ring", "cp": 1})
+
+
 def test_one_kind_of_batch_replaces_the_other() -> None:
     assert plan_of(Plan(batch_size=4), {"global_batch_size": 32}).batch_size is None

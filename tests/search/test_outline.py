@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import triosim
 from tests.asked import asked as both_of
+from tests.exploring import examples
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
+from triosim.core.result_cache import ResultCache
 from triosim.engine import contended
 from triosim.engine.contended import RowKind
 from triosim.prediction.prepare import arrange
@@ -19,12 +22,14 @@ from triosim.prediction.simulate import simulate
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
+from triosim.search import block_outline
 from triosim.search.block_step import NoBlocks
 from triosim.search.contracted_passes import GradientsReady, LocalTransfer, StageContraction
 from triosim.search.evaluate import NotEvaluated
 from triosim.search.outcome import figures
 from triosim.search.outline import _OutlineBuilder, outline_in_blocks, outline_plan
 from triosim.search.plan_figures import outlined_figures
+from triosim.stacks import load
 
 WITHIN = 1e-3
 """What outlined times may differ where transfers share links, or collectives slow down what computes beside them."""
@@ -73,7 +78,7 @@ def test_times_are_within_a_thousandth_and_memory_is_equal(
     assert parts == pytest.approx(found.iteration_time_s)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(60))
 @given(
     tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 8, 16]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b"]), zero=st.sampled_from([0, 1, 2, 3]),
@@ -198,6 +203,48 @@ def test_equal_blocks_are_outlined_as_blocks(machine: triosim.System, stages: tu
     assert found.reserved == whole.memory.reserved_bytes
 
 
+@pytest.mark.parametrize(
+    ("stack", "host", "more"),
+    [
+        ("megatron-core", None, {"tp": 2, "recompute": "selective"}),
+        ("torchtitan", "none", {"tp": 2}),
+        ("nemo", None, {"tp": 2, "zero": 1, "schedule": "interleaved-1f1b"}),
+    ],
+)
+def test_jobs_of_a_stack_are_outlined_as_blocks(
+    machine: triosim.System, stack: str, host: str | None, more: dict[str, Any]
+) -> None:
+    """Main gradients, a padded vocabulary, fused kernels, a host and a type of reductions of its own."""
+    trace, fidelity = triosim.model("gpt2-xl", sequence_length=512), triosim.Fidelity(host=host)
+    plan = triosim.Plan(pp=4, micro_batches=16, batch_size=16, stack=load(stack), **more)
+    found = outline_in_blocks(trace, machine, plan, fidelity)
+    whole = simulate(trace, machine, plan, fidelity, fit=False)
+    assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    assert found.reserved == whole.memory.reserved_bytes
+
+
+@pytest.mark.parametrize("zeros", [(0, 1), (1, 0), (2, 3), (3, 2)], ids=str)
+def test_stages_of_zero_that_share_a_step_say_what_each_says_alone(
+    machine: triosim.System, monkeypatch: pytest.MonkeyPatch, zeros: tuple[int, int]
+) -> None:
+    trace = triosim.model("gpt2-xl", sequence_length=512)
+
+    def said(zero: int) -> tuple[int, int]:
+        plan = triosim.Plan(tp=2, pp=4, micro_batches=16, batch_size=16, zero=zero)  # type: ignore[arg-type]
+        found = outline_in_blocks(trace, machine, plan, triosim.Fidelity())
+        return found.run.end, found.reserved
+
+    def forgotten() -> None:
+        monkeypatch.setattr(block_outline, "_STEPS", ResultCache(4, np.inf, lambda step: 1))
+
+    forgotten()
+    together = [said(zero) for zero in zeros]  # the second finds what the first has left
+    forgotten()
+    alone = said(zeros[1])
+    assert together[1] == alone
+    assert together[0] != alone
+
+
 def test_parts_of_less_than_a_block_are_outlined_operator_by_operator() -> None:
     """16 parts of 12 blocks that are run again: some parts hold no whole block, and memory is that of the whole."""
     trace = triosim.model("gpt2", sequence_length=256)
@@ -207,3 +254,15 @@ def test_parts_of_less_than_a_block_are_outlined_operator_by_operator() -> None:
         outline_in_blocks(trace, machine, plan, triosim.Fidelity())
     found = outline_plan(trace, machine, plan)
     assert found.reserved == simulate(trace, machine, plan, fit=False).memory.reserved_bytes
+
+
+def test_passes_of_two_micro_batches_that_launching_hides_are_predicted() -> None:
+    """What four take less than many, twice as far on, was less than nothing, and the engine refused it."""
+    trace, machine = triosim.model("gpt2", sequence_length=128), triosim.system("dgx-a100", 1)
+    plan = triosim.Plan(
+        tp=2, pp=4, global_batch_size=8, micro_batches=2, schedule="gpipe", parallelism=("sequence",), recompute="full"
+    )
+    with pytest.raises(NoBlocks, match="do not go on as they begin"):
+        outline_in_blocks(trace, machine, plan, triosim.Fidelity())
+    (found,) = triosim.sweep(trace, machine, [plan])
+    assert found.figures is not None

@@ -226,9 +226,15 @@ def test_a_file_of_a_fleet_scales_each_pool(tmp_path: Path) -> None:
     )
     found = run(
         "serve", str(path), "--arrivals", "poisson:60", "--lengths", "uniform:128-512", "--requests", "1200",
-        "--interval", "off",
+        "--interval", "off", "--json", str(tmp_path / "run.json"),
     )  # fmt: skip
     assert "of 3 on average" in found.stdout
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert told["paid_devices"]["H100-SXM5-80GB"] == 1  # only the other pool's come and go
+    assert 0 < told["paid_devices"]["A100-SXM4-80GB"] < 2
+    rows = json.loads(run("cost", str(tmp_path / "run.json"), "--json", "-").stdout)["rows"]
+    tokens = (told["prompt_tokens"] + told["output_tokens"]) / 1e6
+    assert rows[0]["usd"] == pytest.approx(told["dollars_per_million_tokens"] * tokens)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,15 @@ def test_a_rate_that_too_few_requests_keep_up_is_said() -> None:
     assert json.loads(run(*lasting, "--json", "-").stdout)["lasting"] is True
 
 
+def test_the_rate_of_conversations_is_looked_for_and_their_pauses_stay() -> None:
+    talks = (*H100, *TRAFFIC, "--turns", "5,think=200ms", "--find", "rate")
+    found = json.loads(run(*talks, "--slo", "tpot=p99:20ms", "--json", "-").stdout)
+    missed = [one["requests_per_s"] for one in found["tried"] if not one["kept"]]
+    assert 0 < found["rate"] < min(missed) <= 1.0101 * found["rate"]
+    assert found["duration_s"] > 4 * 0.2
+    assert "all 40 conversations are there after" in run(*talks, "--slo", "ttft=p99:9s").stdout
+
+
 def test_tensor_parallel_replicas_and_routers() -> None:
     for router in ("least-outstanding", "two-choices", "session", "random"):
         done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--tp", "2", "--replicas", "3", "--router", router,
@@ -154,6 +163,10 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--find", "rate"), "give --slo"),
         ((*TRAFFIC, "--find", "goals", "--slo", "ttft=2s"), "--find 'goals' is not known"),
         ((*TRAFFIC, "--find", "rate", "--slo", "ttft=2s", "--arrivals", "users:4"), "none of their own"),
+        ((*TRAFFIC, "--slo", "e2e=max:3s"), "a quantile (p0 to p100) or mean and a time"),
+        ((*TRAFFIC, "--lora", "4,rank=16,slots=4000"), "of them of drafts and adapters), 2."),
+        ((*TRAFFIC, "--lora", "4,rank=16,slots=4000"), "or fewer slots of adapters"),
+        ((*TRAFFIC, "--kv-tier", "nvme:2TB,bandwidth=0"), "tier nvme: bandwidth '0' must be above zero"),
         ((*TRAFFIC, "--interval", "maybe"), "--interval must be on or off"),
         ((*TRAFFIC, "--prefix-caching", "maybe"), "--prefix-caching must be on or off"),
         ((*TRAFFIC, "--memory-utilisation", "1.5"), "must be above 0 and at most 1"),

@@ -37,7 +37,7 @@ def served(
 @pytest.mark.parametrize("chance", [0.3, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("drafts", [1, 3, 5])
 def test_tokens_of_a_step_follow_the_closed_form(chance: float, drafts: int) -> None:
-    count = 100_000
+    count = 30_000
     found = served(RequestTable.of([0.0], [10], [count]), (chance,) * drafts)
     expected = (1 - chance ** (drafts + 1)) / (1 - chance)
     assert SpeculationPlan("ngram", drafts, (chance,) * drafts).yields == pytest.approx(expected)

@@ -413,6 +413,8 @@ def test_what_states_do_not_go_with_is_said(arguments: tuple[str, ...], says: st
     [
         (("serve", "mamba2-2.7b", *SERVED, "--engine", "sglang"), "has no layer with attention"),
         (("serve", "llama-3-8b", *SERVED, "--state-cache", "fp32"), "keeps keys and values alone"),
+        (("serve", "mamba2-2.7b", *SERVED, "--kv-cache", "fp8"), "keeps states of fixed size alone"),
+        (("infer", "mamba2-130m", "--device", "H100", "--prompt", "9", "--output", "2", "--kv-cache", "int8"), "alone"),
         (("serve", "falcon-h1-0.5b", *SERVED, "--tp", "16"), "does not divide the 8 heads of falcon-h1-0.5b"),
         (("serve", "mamba2-130m", *SERVED, "--tp", "16"), "does not divide the 24 heads of mamba2-130m"),
         (("infer", "nemotron-h-8b", "--device", "H100", "--prompt", "9", "--output", "2", "--host", "eager"),

@@ -258,3 +258,25 @@ def test_the_command() -> None:
     assert "lion" in run(*words[:-2], "--optimizer", "lion").stdout
     refused = run("infer", "gpt2", "--seq-len", "64", "--device", "H100", "--optimizer", "lion", code=2)
     assert "without a backward" in refused.stderr
+
+
+def test_rows_of_tables_follow_by_plain_gradient_descent_whatever_the_others_do() -> None:
+    """Gradients of tables were taken to be as large as these, and states and updates with them."""
+    own = triosim.model("dlrm-kaggle", batch_size=4)
+    again = optimized(own, "sgd")
+    assert len(again.operators) == len(own.operators)
+    tables = {value for value in own.weights().tolist() if own.values.name[value].startswith("emb_l.")}
+    trace = optimized(own, "adamw")
+    values = trace.values
+    states = np.flatnonzero(values.category == Category.OPTIMIZER_STATE)
+    of = {values.name[int(values.of[value])] for value in states}
+    assert tables
+    assert of
+    assert not any(name.startswith("emb_l.") for name in of)
+    machine = triosim.system(device="A100-SXM4-80GB", devices=4, link="100GB/s")
+    plan = {"dp": 4, "parallelism": ("tables",), "parallelism_options": {"sharding": "column"}, "batch_size": 2048}
+    least = triosim.simulate(own, machine, triosim.Plan(**plan))
+    for name in ("sgd", "adamw"):
+        found = triosim.simulate(own, machine, triosim.Plan(optimizer=name, **plan))
+        assert found.memory.allocated_bytes < 1.1 * least.memory.allocated_bytes
+        assert found.breakdown_s.compute < 2 * least.breakdown_s.compute

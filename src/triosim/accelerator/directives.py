@@ -108,10 +108,15 @@ class LevelConstraint:
 
 @dataclass(frozen=True)
 class Constraints:
-    """What mappings may be: by slot, and (store, tensor, kept) for what is kept."""
+    """What mappings may be: by slot, and (store, tensor, kept) for what is kept.
+
+    With ``one_axis`` a dimension runs along X or along Y of a fan-out, not along both: Timeloop's format of mappings
+    has no words for that.
+    """
 
     levels: tuple[LevelConstraint, ...] = ()
     keeps: tuple[tuple[str, str, bool], ...] = ()
+    one_axis: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class MappingSpace:
         allowed: (slots, dimensions) whether a prime of a dimension may lie in a slot.
         most: (slots, dimensions) the largest factor there, 0 where there is no limit.
         inner: for each store the dimensions of its innermost loops, from the innermost.
+        one_axis: whether a dimension may run along one axis of a fan-out alone.
     """
 
     nest: LoopNest
@@ -57,6 +58,7 @@ class MappingSpace:
     allowed: tuple[tuple[bool, ...], ...]
     most: tuple[tuple[int, ...], ...]
     inner: tuple[tuple[int, ...], ...]
+    one_axis: bool = False
 
     @cached_property
     def primes(self) -> tuple[tuple[int, int], ...]:
@@ -135,8 +137,18 @@ class MappingSpace:
             held[at] *= p
         return rows, moved, self._excess_of(rows, held)
 
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Slots along X and Y of one fan-out, where a dimension may run along only one of them."""
+        if not self.one_axis:
+            return ()
+        slots = self.nest.slots
+        return tuple((s, s + 1) for s in range(len(slots) - 1) if slots[s].axis and slots[s].node == slots[s + 1].node)
+
     def _excess_of(self, rows: Sequence[Sequence[int]], held: Sequence[int]) -> float:
         found, inner = 0.0, [1] * len(rows[0])
+        for x, y in self.pairs:
+            found += sum(math.log(min(both)) for both in zip(rows[x], rows[y], strict=True))
         for s in range(len(rows) - 1, -1, -1):
             inner = [one * factor for one, factor in zip(inner, rows[s], strict=True)]
             size, room, tensors = self._room[s]
@@ -231,10 +243,12 @@ class MappingSpace:
 
     def excess(self, factors: NDArray[np.int64]) -> NDArray[np.float64]:
         """(B) by how much tiles and fan-outs exceed what is there, 0 where everything fits: the sum of the logarithms
-        of needed over there."""
+        of needed over there, and of what runs along a second axis where that may not be."""
         nest = self.nest
         slots, dims, batch = factors.shape
         found = np.zeros(batch)
+        for x, y in self.pairs:
+            found += np.log(np.minimum(factors[x], factors[y])).sum(axis=0)
         inner = np.ones((dims, batch))
         stores = nest.architecture.stores
         for s in reversed(range(slots)):
@@ -347,7 +361,8 @@ def space(
         if not slots[at[0]].axis:
             inner[nest.store_slots.index(at[0])] = tuple(dims.index(d) for d in rule.inner)
     made = MappingSpace(
-        nest, tuple(map(tuple, fixed)), tuple(map(tuple, allowed)), tuple(map(tuple, most)), tuple(inner)
+        nest, tuple(map(tuple, fixed)), tuple(map(tuple, allowed)), tuple(map(tuple, most)), tuple(inner),
+        rules.one_axis,
     )  # fmt: skip
     _possible(made)
     return made

@@ -240,12 +240,14 @@ def map_(
     json: JsonFile = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write the best mapping as TOML, or as Timeloop's YAML (.yaml).",
-                     show_default=False),
+        typer.Option("-o", "--output", help="Write the best mapping as TOML, or the best that Timeloop's format can "
+                     "say as YAML (.yaml).", show_default=False),
     ] = None,
     page: Report = None,
 ) -> None:  # fmt: skip
     """Look for a mapping of little energy, time, or both; an interruption ends with the best so far."""
+    from dataclasses import replace
+
     from triosim.accelerator import evaluate as evaluation
     from triosim.accelerator import mapper, sparse, writing
     from triosim.accelerator.directives import Constraints
@@ -277,10 +279,12 @@ def map_(
         found.constraints.check_names(found.problems, [str(path) for path in (problem, *(also or []))])
     rows: list[tuple[Problem, Search, Evaluation, SparseEvaluation | None]] = []
     left = 0
+    timeloop = output is not None and output.suffix in (".yaml", ".yml")  # whose format cannot say all mappings
     for one in found.problems:
         rules = found.constraints.constraints(architecture, one) if found.constraints else Constraints()
         if found.mapping is not None:
             rules = mapper.with_keeps(rules, found.mapping.mapping(architecture, one, True, found.constraints), one)
+        rules = replace(rules, one_axis=timeloop)
         most = mapper.parse_budget(budget)
         with progress_bar() as say_stage:
 
@@ -319,8 +323,8 @@ def map_(
         from triosim.report.accelerator_page import PlottedCase, write
 
         write([PlottedCase(best, architecture, one, result) for one, result, best, _ in rows], page)
-    if output is not None:  # last: a mapping may have no words in Timeloop's format
-        text = writing.timeloop_mapping if output.suffix in (".yaml", ".yml") else writing.toml_mapping
+    if output is not None:
+        text = writing.timeloop_mapping if timeloop else writing.toml_mapping
         with text_output(output) as file:
             file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
     say(written("mapping", output) + written("json", json) + written("report", page), output, json)

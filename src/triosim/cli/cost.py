@@ -176,7 +176,7 @@ def _options(
 ) -> CostOptions:  # fmt: skip
     from triosim.cli.energy_options import check_pue, grid_of, number_of, part_of, price_of
     from triosim.energy.constants import parse
-    from triosim.energy.cost import CostOptions, facility_pue, grid_name
+    from triosim.energy.cost import CostOptions, facility_pue, grid_name, operator
 
     overrides = parse(constant)
     if pue is not None:
@@ -191,6 +191,7 @@ def _options(
         grid_source=source,
         market=None if market is None else part_of(market, "--market"),
         pue=None if pue is None else facility_pue(pue, overrides),
+        operator=operator(pue),
         price_per_hour=price_of(price),
         mode=pay,
         tokens=None if tokens is None else number_of(tokens, "--tokens", "2e12"),

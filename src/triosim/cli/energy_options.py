@@ -145,7 +145,7 @@ def energy_options(options: PowerFields) -> EnergyOptions:
         InputError: a constant or a file makes no sense.
     """
     from triosim.energy.constants import parse
-    from triosim.energy.cost import CostOptions, check, facility_pue, grid_name
+    from triosim.energy.cost import CostOptions, check, facility_pue, grid_name, operator
     from triosim.energy.options import EnergyOptions
 
     overrides = parse(options.constant)
@@ -158,7 +158,7 @@ def energy_options(options: PowerFields) -> EnergyOptions:
     intensity, source = grid_of(options.grid)
     paid = CostOptions(
         at=place, grid_g_per_kwh=intensity, grid_source=source, price_per_hour=price_of(options.price),
-        mode=options.pay or "list", overrides=given,
+        mode=options.pay or "list", overrides=given, operator=operator(options.pue),
         tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
     )  # fmt: skip
     check(paid)

@@ -45,9 +45,9 @@ def option(
     return field(default=default, metadata=said)
 
 
-def argument(metavar: str, help: str, complete: Complete | None = None) -> Any:
-    """A field that is given without a name, and must be; see :func:`option`."""
-    return field(metadata={"help": help, "metavar": metavar, "complete": complete})
+def argument(metavar: str, help: str, complete: Complete | None = None, default: Any = MISSING) -> Any:
+    """A field that is given without a name, and must be where it has no default; see :func:`option`."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, "complete": complete})
 
 
 def command(options: type, run: Callable[[Any], None], summary: str) -> Callable[..., None]:

@@ -120,8 +120,10 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
         )
         print(f"goals           {', '.join(map(str, goals))}: {words}")
         if found.rate and not found.lasting:
+            talks = int((table.follows < 0).sum())
+            all_ = f"{talks:,} conversations" if talks < len(table) else f"{talks:,} requests"
             print(
-                f"                but all {len(table):,} requests are there after {format_time(found.arriving_s)}, and "
+                f"                but all {all_} are there after {format_time(found.arriving_s)}, and "
                 "most of the run\n                comes after: give more --requests for a rate that lasts"
             )
         print()

@@ -26,6 +26,7 @@ LONGEST_MESSAGE = 1200
 LONGEST_PATH = 300
 """Characters of a path that is not there."""
 
+_LISTED = 12  # names that there are, where none is like the one that was given
 _COMPARED = 5000  # names: a system can have a million nodes, and each takes 20 us to compare with
 
 
@@ -47,7 +48,11 @@ def unknown(what: str, name: object, known: Iterable[str], suggestion: str = "")
     lower = {k.lower(): k for k in known[:_COMPARED]}
     near = [lower[k] for k in difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.5)]
     near = near or [k for k in known if text.lower() in k.lower()][:5]
-    hint = f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known[:12])
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    else:
+        more = f" and {len(known) - _LISTED:,} more" if len(known) > _LISTED else ""
+        hint = "known: " + ", ".join(known[:_LISTED]) + more if known else "there is none"
     return InputError(f"unknown {what} {quoted(name)}: {hint}{' ' + suggestion if suggestion else ''}")
 
 

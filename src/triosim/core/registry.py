@@ -192,8 +192,9 @@ def _may_add(folders: Iterable[str]) -> bool:
             return True
         for path in about:
             try:
-                if _OWN_GROUP in Path(path, "entry_points.txt").read_bytes():
-                    return True
+                with open(os.path.join(path, "entry_points.txt"), "rb") as file:
+                    if _OWN_GROUP in file.read():
+                        return True
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError:

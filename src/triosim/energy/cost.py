@@ -11,7 +11,8 @@ market-based what is left when carbon-free electricity was bought.  Embodied car
 
     die = area / yield x (EPA x grid of the fab + GPA + MPA)
 
-or what a published life-cycle study has for the product.  Water is IT energy times the facility's WUE.
+or what a published life-cycle study has for the product.  Water is IT energy times the facility's WUE, its
+operator's where the table has it.
 
 Each figure has a 90 % interval.  Its causes are the time, what it takes at that time, and every constant of the table
 that has one; each is moved alone to the ends of its own interval, through all figures at once, and what that does to a
@@ -56,6 +57,7 @@ class CostOptions:
         grid_source: where those are from.
         market: part of the electricity that is bought as carbon-free; None for the table's.
         pue: of the facility; None for what the prediction has, else the table's.
+        operator: company that runs the facility, whose water ``wue.*`` of the table may have; empty for nobody known.
         price_per_hour: dollars of a device hour, rented at the list price; None for the catalog's.
         mode: of :data:`MODES`.
         tokens: of the whole job, None where it is not a job of tokens.
@@ -67,6 +69,7 @@ class CostOptions:
     grid_source: str = ""
     market: float | None = None
     pue: float | None = None
+    operator: str = ""
     price_per_hour: float | None = None
     mode: str = "list"
     tokens: float | None = None
@@ -155,6 +158,7 @@ class Cost:
         place: whose grid it is.
         pue: of the facility.
         sources: each constant that was used, one sentence each.
+        price_per_hour: of a device, where it was given; then ``mode`` says nothing.
     """
 
     rows: tuple[CostRow, ...]
@@ -162,6 +166,7 @@ class Cost:
     place: str
     pue: float
     sources: tuple[str, ...]
+    price_per_hour: float | None = None
 
 
 def cost(usage: Usage, options: CostOptions | None = None) -> Cost:
@@ -223,7 +228,7 @@ class _Costing:
         factors = self._interval()
         rows = [replace(row, interval=_ends(row, factors)) for row in rows]
         place = options.grid_source or options.at
-        return Cost(tuple(rows), options.mode, place, pue, self._sources())
+        return Cost(tuple(rows), options.mode, place, pue, self._sources(), options.price_per_hour)
 
     def pue(self) -> float:
         """Of the facility: as given, else the table's."""
@@ -237,7 +242,8 @@ class _Costing:
         found = [(usage.unit, 1.0)]
         if options.tokens is not None:
             if not usage.tokens:
-                raise InputError("tokens of a job need tokens in an iteration, which this workload does not have")
+                why = "the hours are of a whole job already" if usage.unit == "job" else "this workload has no tokens"
+                raise InputError(f"tokens say how often the iteration of a job runs, and {why}: leave --tokens out")
             found.append(("job", options.tokens / usage.tokens))
         if usage.tokens:
             found.append((usage.token, 1e6 / usage.tokens))
@@ -318,7 +324,7 @@ class _Costing:
 
     def water_l(self, hours: float, it_kwh: float) -> float:
         """What cooling evaporates."""
-        return it_kwh * self.constants.value("facility.wue")
+        return it_kwh * self.constants.value(_wue(self.options))
 
     def _intensity(self, hours: float) -> float:
         """Grams of a kWh, mean over the hours from the beginning of the job."""
@@ -480,6 +486,18 @@ def _grids() -> dict[str, str]:
     known = {name.removeprefix("grid.").lower(): name for name in table() if name.startswith("grid.")}
     known.pop("market", None)
     return known
+
+
+def _wue(options: CostOptions) -> str:
+    """The row of the table for the water of the facility; what is given for any facility goes first."""
+    own = f"wue.{options.operator}"
+    return own if own in table() and "facility.wue" not in dict(options.overrides) else "facility.wue"
+
+
+def operator(text: str | None) -> str:
+    """The company that a PUE is named by; empty where it is a number or none."""
+    found = (text or "").strip().lower()
+    return found if f"pue.{found}" in table() else ""
 
 
 def facility_pue(text: str, constants: Mapping[str, float] | None = None) -> float:

@@ -68,12 +68,7 @@ def _energy(found: Mapping[str, Any], where: str) -> Any:
 def _run(found: Mapping[str, Any], where: str) -> Usage:
     """Of a fleet under traffic."""
     energy, seconds = _energy(found, where), float(found["duration_s"])
-    cores = sum(int(pool["replicas"]) * int(pool["dp"]) for pool in found["pools"])
-    there = float(found["mean_replicas"]) / cores
-    devices = tuple(
-        (str(pool["device"]), there * int(pool["replicas"]) * int(pool["tp"]) * int(pool["pp"]) * int(pool["dp"]))
-        for pool in found["pools"]
-    )
+    devices = tuple((str(name), float(count)) for name, count in found["paid_devices"].items())
     counts = float(found["requests"]), float(found["output_tokens"])
     node = float(energy["node_j"])
     of_fleet = _served(where, devices, seconds, node, float(energy["pue"]), "run", *counts)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import triosim.engine._native as _native
-from triosim.engine.check import check, too_long, too_much, why_stuck
 from triosim.engine.column_types import typed_columns
 from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Stuck
 from triosim.engine.solver import NetworkModel
@@ -52,6 +51,8 @@ def play(
     """
     model = model or MaxMin()
     if wires.weights is not None and not model.weighted:
+        from triosim.engine.check import check
+
         check(graph, wires)
         raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
     fit = typed_columns(graph, wires)
@@ -64,10 +65,16 @@ def play(
         raise _why_refused(graph, wires, error) from None
     start, begin, finish, link_bytes, flows, events, ended, counted, over = played
     if not counted:
+        from triosim.engine.check import too_long
+
         raise too_long()
     if not ended:
+        from triosim.engine.check import why_stuck
+
         raise Stuck(why_stuck(graph, start.tolist(), finish.tolist()))
     if over >= 0:
+        from triosim.engine.check import too_much
+
         raise too_much(over)
     return GraphRun(start, begin, finish, link_bytes, flows, events, "native")
 
@@ -122,5 +129,7 @@ def replay(
 
 def _why_refused(graph: Graph, wires: EngineNetwork, error: ValueError) -> ValueError:
     """What makes no sense in columns that the engine did not take."""
+    from triosim.engine.check import check
+
     check(graph, wires)
     return error

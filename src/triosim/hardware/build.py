@@ -12,7 +12,7 @@ import numpy as np
 
 from triosim.core.errors import no_such_file, says_where
 from triosim.core.units import parse_latency
-from triosim.hardware import catalog, designed, pim, shipped
+from triosim.hardware import catalog, pim, shipped
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import LinkFacts
 from triosim.hardware.cluster import (
@@ -102,6 +102,8 @@ def accelerator(name_or_path: str | Path) -> Accelerator:
     processor, memory = pim.split(name)
     if memory:
         return with_memory(accelerator(processor), memory)
+    from triosim.hardware import designed
+
     if designed.is_design(name):
         return designed.device((name,))
     if not is_file(name):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.limits import check_memory
-from triosim.hardware import catalog, designed, pim
+from triosim.hardware import catalog, pim
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.ecmp import hashed
 from triosim.hardware.names import NodeNames
@@ -392,6 +392,8 @@ def device_of(given: str | DeviceTable) -> Accelerator:
     if given.like:
         base = catalog.accelerator(given.like)
     elif given.design:
+        from triosim.hardware import designed
+
         base = designed.device(given.design, given.clock_hz, given.vector_flops)
         if given.memory_bandwidth is not None:
             assert base.design is not None

@@ -16,7 +16,11 @@ from triosim.hardware.system import System, Tier
 
 @dataclass(frozen=True)
 class AcceleratorDescription:
-    """One model of device in a system; FLOP/s by element type, None for what is not known."""
+    """One model of device in a system; FLOP/s by element type, None for what is not known.
+
+    ``slowdown`` is what its stragglers take longer, 1 for others; ``power_cap_w`` and ``clock_limit_hz`` are None where
+    nothing holds it back.
+    """
 
     name: str
     count: int
@@ -24,6 +28,9 @@ class AcceleratorDescription:
     memory_bandwidth_bytes_per_s: float | None
     peak_flops: dict[str, float]
     confidence: str
+    slowdown: float = 1.0
+    power_cap_w: float | None = None
+    clock_limit_hz: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ def describe(system: System) -> SystemDescription:
         accelerators=tuple(
             AcceleratorDescription(
                 model.name, int(count), model.memory_bytes, model.memory_bandwidth, dict(model.peak_flops),
-                model.confidence,
+                model.confidence, model.slowdown, model.power_cap_w, model.clock_limit_hz,
             )
             for model, count in zip(system.models, counts, strict=True)
         ),

@@ -32,11 +32,12 @@ class JobIteration:
 
     Attributes:
         name: of the job.
-        seconds, low, high: of an iteration, and its 90 % interval.
+        seconds, low, high: of an iteration, and its 90 % interval; the mean one where iterations vary.
         devices: ranks of the job.
         tokens, samples: of an iteration; None where a sample has none.
         state_bytes: of parameters and optimizer states, each once.
         fits: whether its memory fits, None where that is not known.
+        source: what the mean of iterations that vary rests on, in words; empty where they do not.
     """
 
     name: str
@@ -48,6 +49,7 @@ class JobIteration:
     samples: float
     state_bytes: float
     fits: bool | None = None
+    source: str = ""
 
 
 class JobEvaluation(NamedTuple):
@@ -195,7 +197,7 @@ def predict(of: JobIteration, options: JobOptions) -> TrainingJob:
         waiting_s=float(found.waiting.mean()),
         failures=float(found.failures.mean()),
         failures_range=_range(found.failures),
-        sources=_sources(options),
+        sources=((of.source,) if of.source else ()) + _sources(options),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _COURSES_TRIED = 10_000
 
 @dataclass(frozen=True)
 class HopRun:
-    """What became of a Hop job.
+    """When the workers of a Hop job computed and reduced, and what they skipped and dropped.
 
     Attributes:
         hop: the protocol.

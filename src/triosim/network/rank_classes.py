@@ -64,7 +64,8 @@ class Traffic:
 
 @dataclass(frozen=True)
 class RankClasses:
-    """Which cell everything is in; cells are numbered in the order of their first members.
+    """The cell of every rank, route, link and group; cells are equivalence classes, in the order
+    of their first members.
 
     Attributes:
         endpoint, route, link, group: cell of each; links that no route uses have cell -1.

@@ -57,7 +57,7 @@ class DispatchHop(NamedTuple):
 
 @dataclass(frozen=True)
 class Dispatch:
-    """How rows travel in a group.
+    """The collectives that bring rows of tokens to experts and back, within one group of ranks.
 
     Attributes:
         style: see the module.

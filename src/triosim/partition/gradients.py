@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
-from triosim.trace.tables import Category, Phase, Trace
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.stacks import Stack
+from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,21 @@ def gradients(trace: Trace) -> list[Gradient]:
     A gradient that is summed from several (a tied weight) is ready when the last operator has written to it.
     """
     return list(_gradients(trace))
+
+
+def reduced_gradients(trace: Trace, stack: Stack | None) -> list[Gradient]:
+    """Gradients of the parameters, with the bytes that are reduced: a stack may say in which type."""
+    found = gradients(trace)
+    if stack is None or stack.reduce == "gradient":
+        return found
+    item = float(ITEM_BYTES[DTYPE_CODE[stack.reduce]])
+    return [_reduced_in(gradient, trace, item) for gradient in found]
+
+
+def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
+    """A gradient that is reduced in a type of so many bytes an element."""
+    own = ITEM_BYTES[trace.values.dtype[trace.values.storage == gradient.storage]].max()
+    return replace(gradient, bytes=round(gradient.bytes * item / float(own)))
 
 
 @kept(4)

@@ -40,7 +40,8 @@ class OuterStep:
         return elements * (parameter + OUTER_STATE / 2 + self.item) / self.every
 
     def after(self, elements: int, parameter: float) -> float:
-        """The same of the outer optimizer: both states are read and written, and the parameters written."""
+        """Bytes that the outer optimizer moves in the mean iteration: states both ways, and parameters as they are
+        written."""
         return elements * (self.item + 2 * OUTER_STATE + parameter) / self.every
 
     def sent(self, elements: int) -> float:

@@ -219,9 +219,7 @@ class _Edit:
         self.storages += 1
         before = self.value(made, storage, 0, dtype, g.parameter, Category.GRADIENT)
         after = self.value(made, storage, 1, dtype, g.parameter, Category.GRADIENT)
-        self.rows.append(
-            _Row(place, ADDS, Phase.BACKWARD, g.ready, [before, added], ["self", "other"], [after])
-        )
+        self.rows.append(_Row(place, ADDS, Phase.BACKWARD, g.ready, [before, added], ["self", "other"], [after]))
         self._swap(g, after)
         for value in self.on[g.storage]:
             self.category[value], self.of[value] = Category.TEMPORARY, NONE

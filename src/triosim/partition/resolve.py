@@ -19,7 +19,6 @@ from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rule_checks import checked_mesh, checked_replication, checked_step
 from triosim.partition.rules.by_module import ByModule
 from triosim.partition.rules.ddp import Ddp
-from triosim.partition.rules.offload import Offload
 from triosim.partition.rules.zero import Zero
 from triosim.partition.step import Step
 from triosim.plan import Plan, divisors, micro_batch_conflict, micro_batch_size_conflict
@@ -211,6 +210,8 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
 
         rules.append(DataParallel())
     if plan.offload:
+        from triosim.partition.rules.offload import Offload
+
         rules.append(Offload(plan.offload))
     asked = {name: RULES.chosen(name) for name in plan.parallelism}
     given, taken = plan.parallelism_options, {name: options_of(rule) for name, rule in asked.items()}

@@ -74,7 +74,7 @@ class Transfers:
         return len(self.after)
 
     def take(self, rows: NDArray[np.int64]) -> Transfers:
-        """Those of some rows."""
+        """The transfers in some rows of this table."""
         return Transfers(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def with_more(self, others: Transfers) -> Transfers:

@@ -10,6 +10,7 @@ from typing import Any
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.result_file import read_result, undamaged
+from triosim.core.units import format_bandwidth, format_time
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
 PARTS = (*PHASES, "exposed communication", "host", "idle")
@@ -17,7 +18,7 @@ PARTS = (*PHASES, "exposed communication", "host", "idle")
 the rest, above all pipeline bubbles."""
 _GROUPS = ("workload", "system", "plan", "fidelity")
 _MADE = {
-    "workload": ("name", "batch_size", "sequence_length", "parameters", "training"),
+    "workload": ("name", "batch_size", "sequence_length", "parameters", "operators", "training"),
     "system": ("name", "devices", "topology"),
 }
 """Of workload and system what tells jobs apart; the rest follows from it."""
@@ -63,6 +64,12 @@ class Comparison:
     results: tuple[ComparedResult, ...]
     per_sample: bool
     asked: Mapping[str, tuple[Any, ...]]
+
+    @property
+    def same(self) -> bool:
+        """Whether all of them came out alike."""
+        first = self.results[0]
+        return all((one.parts, one.figures) == (first.parts, first.figures) for one in self.results)
 
     def changes(self, other: int) -> dict[str, float]:
         """Seconds by which each part of one of them is longer than of the first; the sum is that of the iterations."""
@@ -182,6 +189,45 @@ def _asked(document: Mapping[str, Any]) -> dict[str, Any]:
                 found |= {f"{title}.{key}": each for key, each in value.items()}
             else:
                 found[title] = value
+        if group == "system":
+            found |= _machine(document["system"])
+    return {**found, **_circumstances(document)}
+
+
+def _machine(system: Mapping[str, Any]) -> dict[str, str]:
+    """Devices and links of a system, in words."""
+    found: dict[str, str] = {"system accelerators": ", ".join(map(_device, system.get("accelerators", ())))}
+    for link in system.get("links", ()):
+        title, rate = f"system {link['tier']} links", link["bandwidth_bytes_per_s"]
+        delay = format_time(float(link["latency_s"]) + float(link["overhead_s"]))
+        said = f"{link['name']} {'' if rate is None else format_bandwidth(float(rate)) + ', '}{delay}".strip()
+        found[title] = f"{found[title]}; {said}" if title in found else said
+    return found
+
+
+def _device(row: Mapping[str, Any]) -> str:
+    words = [f"{row['count']} x {row['name'] or 'unnamed'}"]
+    if (slowdown := float(row.get("slowdown") or 1.0)) != 1.0:
+        words.append(f"{slowdown:g} times slower")
+    if (watts := row.get("power_cap_w")) is not None:
+        words.append(f"up to {float(watts):g} W")
+    if (clock := row.get("clock_limit_hz")) is not None:
+        words.append(f"up to {float(clock) / 1e6:g} MHz")
+    return " ".join(words)
+
+
+def _circumstances(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for beside workload, system, plan and models."""
+    found: dict[str, Any] = {}
+    if variation := document.get("variation"):
+        found["variation"] = ", ".join(f"{name}={spread}" for name, spread in variation["asked"].items())
+    for source in document.get("sources", ()):
+        if source.startswith("packing: "):
+            found["packing"] = source.removeprefix("packing: ")
+    if cost := document.get("cost"):
+        found |= {f"cost {name}": cost.get(name) for name in ("mode", "place", "pue")}
+        rents = [one for one in cost.get("sources", ()) if one.startswith("rent of ")]
+        found["cost rent"] = "; ".join(one.removeprefix("rent of ") for one in rents)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,6 @@ from triosim.composition.host import (
     rank_by_rank,
 )
 from triosim.composition.interference import Interference, interference
-from triosim.composition.residual import CalibratedOverhead
-from triosim.composition.residual import load as residual_of
 from triosim.composition.update import nvme_s_per_byte, update_s_per_byte
 from triosim.core.caching import IdentityKey
 from triosim.core.columns import distinct
@@ -64,7 +63,6 @@ from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
-from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, even_cuts, split
@@ -76,6 +74,9 @@ from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 from triosim.transform.rescale import rescale
+
+if TYPE_CHECKING:
+    from triosim.composition.residual import CalibratedOverhead
 
 Progress = Callable[[str], None]
 PASS_TASKS = 6
@@ -357,7 +358,11 @@ def price_job(
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
         quantization.check(plan.quantize, device)
-    residual = residual_of(fidelity.composition) if fidelity.composition else None
+    residual = None
+    if fidelity.composition:
+        from triosim.composition.residual import load as residual_of
+
+        residual = residual_of(fidelity.composition)
     times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
     if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
         more = _further_kernels(step.trace, plan)
@@ -519,6 +524,8 @@ def schedule_of(plan: Plan, mesh: JobMesh) -> Schedule:
         )
     if plan.training and not is_ours(part):
         check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
+        from triosim.schedule.deadlock import check_circles
+
         check_circles(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
     return schedule
 

@@ -214,7 +214,7 @@ def _warm(schedule: Schedule, stage: int, stages: int, few: int, added: int, las
 
 @dataclass(frozen=True)
 class Period:
-    """How turns of a played job follow each other.
+    """The interval at which turns of a simulated job follow each other.
 
     Attributes:
         ticks: from one to the next.

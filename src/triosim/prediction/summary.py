@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from triosim.composition import update
-from triosim.composition.residual import JobSizes, sizes
 from triosim.core.dataclass import dataclass
 from triosim.energy.account import Energy, EnergyAccount
 from triosim.energy.constants import EnergyConstants
@@ -35,6 +35,9 @@ from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Phase
 from triosim.transform.rescale import grown_share, guessed_batch
+
+if TYPE_CHECKING:
+    from triosim.composition.residual import JobSizes
 
 MOST = 0.5
 """Part of the recorded time that grows with the batch in any step whose batch size is right."""
@@ -154,6 +157,8 @@ class Summary:
 
     def _sizes(self) -> JobSizes:
         """How large the job is, as a residual of composition counts."""
+        from triosim.composition.residual import sizes
+
         assert self.of.residual is not None
         return sizes(self.of.programs, self.of.plan.iterations, self.of.residual.terms.scale)
 
@@ -300,6 +305,11 @@ class Summary:
     def warnings(self, fits: bool | None) -> tuple[str, ...]:
         """What the user should know, the job fitting in memory or not."""
         found = [*self.of.warnings, *self.of.step.notes, *self._strange(), *without_effect(self.of.plan)]
+        if self.of.system.ideal and self.of.fidelity.collective_protocol != "auto":
+            found.append(
+                f"protocol {self.of.fidelity.collective_protocol} changes nothing on links given by their figures, "
+                "which have no costs of software: name a link of the catalog"
+            )
         recorded = self.of.job.recorded
         if recorded.meta.batch_guess not in ("", "operators"):
             found.append(guessed_batch(recorded))

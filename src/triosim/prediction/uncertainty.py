@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from triosim.composition import software, update
 from triosim.core.dataclass import dataclass
 from triosim.engine.graph import EngineNetwork, Graph, GraphRun
-from triosim.engine.longest_path import Durations, longest_path, task_durations
 from triosim.engine.monte_carlo import play_many
 from triosim.engine.solver import NetworkModel
 from triosim.hardware import catalog
@@ -40,6 +39,7 @@ from triosim.prediction.steady import SteadyRun
 from triosim.schedule.program import Op
 
 if TYPE_CHECKING:
+    from triosim.engine.longest_path import Durations
     from triosim.network.common_prefix import PrefixedJob
 
 CATALOG_LINK_SPREAD = 0.3
@@ -160,6 +160,8 @@ def uncertainty_among_others(
         played: when all tasks ran.
         model: how links are shared.
     """
+    from triosim.engine.longest_path import Durations
+
     amount = graph.amount[own]
     causes = _JobCauses.of_job(job, lowered, amount)
     took = _took(graph, wires, model, played, causes)
@@ -208,6 +210,8 @@ def _took(
 ) -> Durations:  # fmt: skip
     """What tasks took, and the part of it that goes with the links."""
     slower = float(np.exp(-causes.network / Z90)) if causes.network else None
+    from triosim.engine.longest_path import task_durations
+
     return task_durations(graph, wires, model, played, slower)
 
 
@@ -215,6 +219,8 @@ def _replayed(
     job: CompiledJob, graph: Graph, took: Durations, causes: _JobCauses, run: SteadyRun | None = None
 ) -> Uncertainty:  # fmt: skip
     """Uncertainty from draws in which links are shared as they were."""
+    from triosim.engine.longest_path import longest_path
+
     draws = max(_draws(len(graph), len(causes.one_by_one), REPLAYS), FEWEST)
     at = np.zeros(0, np.int64) if run is None else run.landmarks.ravel()
 

@@ -52,7 +52,7 @@ def show(found: Comparison, console: Console) -> None:
     if found.per_sample:
         console.print(Text("Times are those of a sample."))
     console.print()
-    console.print(_asked(found, letters) if found.asked else Text("The same was asked of all."))
+    console.print(_asked(found, letters) if found.asked else Text(_alike(found)))
     for other in range(1, len(found.results)):
         console.print()
         console.print(_waterfall(found, other, letters, plain))
@@ -69,6 +69,12 @@ def show(found: Comparison, console: Console) -> None:
 def _relative(value: float, first: float) -> str:
     change = 100 * (value / first - 1) if first else 0.0
     return f"{change:+.1f} %"
+
+
+def _alike(found: Comparison) -> str:
+    if found.same:
+        return "The same was asked of all."
+    return "Nothing that the files tell was asked differently."
 
 
 def _said(value: Any) -> str:

@@ -47,7 +47,8 @@ def show(found: Cost, console: Console, sources: bool = True) -> None:
     if money.usd and len(money.usd_parts) > 1:
         shares = (f"{name} {100 * part / money.usd:.0f} %" for name, part in money.usd_parts.items())
         paragraph(console, Text(f"  Money: {', '.join(shares)}", style="dim"), indent=2, most=_MOST)
-    paragraph(console, Text(f"  {found.mode}, {found.place}, PUE {found.pue:g}", style="dim"), indent=2, most=_MOST)
+    paid = found.mode if found.price_per_hour is None else f"{found.price_per_hour:g} USD/h"
+    paragraph(console, Text(f"  {paid}, {found.place}, PUE {found.pue:g}", style="dim"), indent=2, most=_MOST)
     if sources:
         console.print()
         paragraph(console, Text("Rests on", style="bold"), indent=2, most=_MOST)

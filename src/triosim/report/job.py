@@ -47,7 +47,8 @@ def show(found: TrainingJob, console: Console) -> None:
     length = "" if found.tokens is None else f", {format_count(found.tokens).strip()} tokens"
     rows = TextTable((Column(), Column(flow="wrap")), indent=2, most=_MOST)
     rows.add_row("Iterations", f"{found.iterations:,} of {format_time(found.of.seconds)}{length}")
-    rows.add_row("Job", f"{long_time(found.total_s)}, {found.device_hours:,.0f} device hours")
+    hours = f"{found.device_hours:,.0f}" if found.device_hours >= 100 else f"{found.device_hours:.3g}"
+    rows.add_row("Job", f"{long_time(found.total_s)}, {hours} device hours")
     rows.add_row("", f"90 % between {_both(found.total_range_s)} as failures happen to come")
     rows.add_row("", f"90 % between {_both(found.total_interval_s)} as the iteration is not known better")
     if found.of.fits is False:
@@ -92,7 +93,7 @@ def _checkpoint(found: TrainingJob) -> str:
 
 def _interval(found: TrainingJob) -> str:
     work = found.every * (found.training_s + found.evaluation_s) / found.iterations
-    every = f"every {found.every:,} iterations, {long_time(work)}"
+    every = f"every {f'{found.every:,} iterations' if found.every > 1 else 'iteration'}, {long_time(work)}"
     if math.isnan(found.best_s):
         return every
     formulas = f"Young {long_time(found.young_s)}, Daly {long_time(found.daly_s)}"

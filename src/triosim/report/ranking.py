@@ -66,7 +66,7 @@ def _least(outcomes: Sequence[PlanOutcome]) -> str:
     known = [(outcome.figures, outcome.asked) for outcome in outcomes if outcome.figures]
     found, asked = min(known, key=lambda one: one[0].needed_bytes)
     assert found.capacity_bytes is not None  # else it would not be known not to fit
-    words = " ".join(f"{name.replace('_', '-')}={_cell(value)}" for name, value in asked.items())
+    words = " ".join(f"{name.replace('_', '-')}={_typed(value)}" for name, value in asked.items())
     return f"{format_bytes(found.needed_bytes)} of {format_bytes(found.capacity_bytes)} ({words})"
 
 
@@ -107,6 +107,11 @@ def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return "+".join(map(str, value)) or "none"
     return "" if value is None else value
+
+
+def _typed(value: Any) -> str:
+    """A value of an axis as it is typed."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(_cell(value))
 
 
 def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: Console) -> None:
@@ -153,7 +158,7 @@ def _table(best: Sequence[PlanOutcome], varied: Sequence[str]) -> TextTable:
         assert found is not None
         table.add_row(
             str(place),
-            *(str(_cell(outcome.asked.get(name))) for name in varied),
+            *(_typed(outcome.asked.get(name)) for name in varied),
             *([str(found.sizes["dp"])] if "dp" not in varied else []),
             format_time(found.iteration_time_s),
             "-" if found.samples_per_s is None else f"{found.samples_per_s:.4g}",

@@ -67,7 +67,7 @@ def missing(turns: Sequence[bool], number: int, regathers: bool, pipelined: bool
 
 
 class UnitBlocks(NamedTuple):
-    """What a unit takes of memory, rows of the blocks of its rank.
+    """Memory blocks of a unit whose parameters are gathered, as rows of the blocks of its rank.
 
     As FSDP2 allocates it: an all-gather has a buffer of its own from its launch until it has been copied out, in a
     forward until the next unit has been copied out; the copy is there until the unit is sharded again.  Gradients are

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.lifetimes import MemoryLocation
 from triosim.memory.liveness import BlockUseRecorder, BlockUses, ScheduledFragment, liveness
-from triosim.partition.gradients import Gradient, gradients
+from triosim.partition.gradients import reduced_gradients
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
@@ -36,7 +35,7 @@ from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.interleaving import in_place, pairs, places, reordered
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
-from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
+from triosim.trace.tables import Category, Phase
 
 _HALVES = {Pass.BACKWARD: (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)}
 """What a whole pass consists of."""
@@ -125,10 +124,7 @@ def each_program(
     Raises:
         PlanError: data parallelism is asked for but the trace has no gradients to reduce, or the schedule cannot do it.
     """
-    grads = gradients(step.trace) if plan.training else []
-    if plan.stack is not None and plan.stack.reduce != "gradient":
-        item = ITEM_BYTES[DTYPE_CODE[plan.stack.reduce]]
-        grads = [_reduced_in(g, step.trace, float(item)) for g in grads]
+    grads = reduced_gradients(step.trace, plan.stack) if plan.training else []
     if plan.training and mesh.replicas > 1 and not grads and np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(
             f"dp {mesh.replicas}: no gradient of a parameter was found in {step.trace.meta.workload!r}, so there is "
@@ -148,12 +144,6 @@ def each_program(
     kinds = ((True, False) if mesh.replicas > 1 else (True,)) if step.replication.rooted else (None,)
     written = [StageWriter(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
     return (stage.program() for stage in written)  # tags are known when all stages have been written
-
-
-def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
-    """A gradient that is reduced in a type of so many bytes an element."""
-    own = ITEM_BYTES[trace.values.dtype[trace.values.storage == gradient.storage]].max()
-    return replace(gradient, bytes=round(gradient.bytes * item / float(own)))
 
 
 class StageWriter:

@@ -125,7 +125,7 @@ _WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
 
 
 def _shared_zero(plan: Plan, placed: Replication) -> int:
-    """The stage of ZeRO whose passes a plan has, but for the kind of its reductions (1), or what it gathers when (2)."""
+    """The stage of ZeRO whose passes a plan has, but for what reduces (1), or when parameters are gathered (2)."""
     if plan.zero == 1 and not placed.replicas and not placed.path:
         return 0
     return 3 if plan.zero == 2 else plan.zero
@@ -179,7 +179,7 @@ def shared_step(
             raise NoBlocks("no gradients")
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         seconds = job.all_times[job.models[0]].seconds
-        short = BlockStep(job.step, seconds, blocks, str(plan.cuts))
+        short = BlockStep(job.step, seconds, blocks, str(plan.cuts), stack=plan.stack)
         copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
         uncut = cut(job.step.trace, (), job.step.homes)
         return SharedStep(job, short, once, uncut, ChunkStages(job, short, copies), {}, {})
@@ -193,9 +193,10 @@ def _asked(plan: Plan, mesh: JobMesh) -> Hashable:
 
 
 def _supported(workload: Trace, plan: Plan) -> None:
+    at_once = plan.stack is not None and not plan.stack.overlap_gradients
     reasons = (
         (workload.meta.made_by != "triosim.model", "a recorded step"),
-        (plan.stack is not None, "a stack"),
+        (at_once, "gradients that are reduced at once, the more of them the more blocks a stage has"),
         (plan.quantize != "none", "quantization"),
         (plan.placement is not None, "ranks that are placed by hand"),
         (not isinstance(plan.cuts, str), "stages by name"),
@@ -537,7 +538,7 @@ class BlockJob:
         least = sum(chunk.blocks for chunk in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
         step = sharded(self._share(blocks), self.mesh, self.replication)
-        few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.cuts_by, blocks)
+        few = replace(self.step, step=step, seconds=np.zeros(len(step.trace)), count=blocks)
         places: list[int] = []
         placed: list[int] = []  # stage of each part, 0 for the own
         at = 1

@@ -219,14 +219,14 @@ class BlockPass:
         self, other: BlockPass, part: float, ticks: Callable[[int, PortTarget | None], int],
         label: Callable[[int], int],
     ) -> BoundPass:  # fmt: skip
-        """The pass on a mesh, one that lies between two, from this one ``part`` of the way to the other.
+        """The pass on a mesh, from this one ``part`` of the way to another, 2 for as far again beyond it.
 
         Args:
             ticks: of what moves, by its number of :class:`SymbolicTransferTimes` and where it leads.
             label: the number of the mesh for those.
 
         Raises:
-            NoBlocks: the two are not made of the same rows.
+            NoBlocks: the two are not made of the same rows, or a row beyond the other would take less than nothing.
         """
         one = self.columns
         took, host_delay, slowdown, host, exposed = (
@@ -244,6 +244,8 @@ class BlockPass:
             host_delay = np.rint(host_delay + part * (two.host_delay - host_delay)).astype(np.int64)
             slowdown = slowdown + part * (two.slowdown - slowdown)
             host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
+            if (took < 0).any() or (slowdown < 1).any() or (host_delay < 0).any():  # launching hides what is between
+                raise NoBlocks("passes that do not go on as they begin")
         named = np.full(len(one), -1, np.int32)
         leads = one.kind >= RowKind.SEND
         moves = np.where(leads, -1, one.label)

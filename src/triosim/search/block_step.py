@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.result_cache import ResultCache, content
-from triosim.partition.gradients import Gradient, gradients
+from triosim.partition.gradients import Gradient, reduced_gradients
 from triosim.partition.step import Step
 from triosim.schedule.stages import CutCandidates, cutting, where_to_cut
+from triosim.stacks import Stack
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, ROOM, repeated
 from triosim.trace.tables import NONE, Phase, Trace
@@ -94,6 +95,7 @@ class BlockStep:
         blocks: of the step that it stands for.
         cuts_by: how it is cut into stages, one of :data:`triosim.stacks.CUTS`.
         count: how many few are.
+        stack: what says in which type gradients are reduced, None for their own.
     """
 
     step: Step
@@ -101,11 +103,12 @@ class BlockStep:
     blocks: int
     cuts_by: str
     count: int = BLOCKS
+    stack: Stack | None = None
 
     @cached_property
     def grads(self) -> list[Gradient]:
         """Gradients of its parameters."""
-        return gradients(self.step.trace)
+        return reduced_gradients(self.step.trace, self.stack)
 
     @cached_property
     def _begins(self) -> NDArray[np.int64]:

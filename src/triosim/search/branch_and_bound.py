@@ -69,7 +69,7 @@ class FoundPlan:
 
 @dataclass(frozen=True)
 class BestPlans:
-    """What a search found.
+    """The best plans of a space, its Pareto front, and why other plans fell out.
 
     Attributes:
         best: the best plans, the best first.
@@ -188,7 +188,7 @@ class _Search:
     ) -> BestPlans:
         """All of it."""
         if not self.candidates:
-            why = "; ".join(f"{words} ({number:,})" for number, words in ((n, w) for w, n in self.illegal))
+            why = "; ".join(f"{words} ({number:,} of them)" if number > 1 else words for words, number in self.illegal)
             raise InputError(f"no plan is legal{': ' + why if why else ''}: give another batch or number of devices")
         for devices in sorted(self.systems):
             for outcome in self._predicted(devices, workers, executor, progress, known):

@@ -37,7 +37,7 @@ class ClockPoint:
 
 @dataclass(frozen=True)
 class BestClock:
-    """What was found.
+    """The clock of least energy, and predictions at it and around it.
 
     Attributes:
         clock_hz: the clock of least energy among those that are quick enough.

@@ -48,7 +48,7 @@ from triosim.hardware.system import System
 from triosim.network.lowering import LoweredJob, lower
 from triosim.network.routes import Router
 from triosim.network.sharing import network_model
-from triosim.partition.gradients import gradients
+from triosim.partition.gradients import reduced_gradients
 from triosim.partition.mesh import Mesh
 from triosim.plan import Plan
 from triosim.prediction.prepare import StagedJob, arrange
@@ -193,7 +193,7 @@ class _Evaluation:
         if made.launching.waits(trace).any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)
-        grads = gradients(trace)
+        grads = reduced_gradients(trace, made.plan.stack)
         if not grads:
             raise NotEvaluated("no gradients")
         self.job = JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)

@@ -26,9 +26,12 @@ _FIELDS = {
     "protocol": "collective_protocol", "seq-len": "sequence_length",
 }  # fmt: skip
 """Options of the command line that are not named as their field."""
-_RULES = {"cp": "context", "ep": "experts"}
-"""Axes that a rule of parallelism brings: their size is its option."""
-_DERIVED = ("micro-batch-size", "sequence-parallel", *_RULES)
+_RULES = {"sequence-parallel": "sequence", "cp": "context", "cp-style": "context", "ep": "experts", "etp": "experts"}
+"""Axes that are options of the command line for a rule of parallelism, and that rule."""
+_SIZES = ("cp", "ep", "etp")
+_LAST = ("context", "experts")
+"""Rules that are applied after all others, in this order (:meth:`triosim.plan.NamedRules.among`)."""
+_DERIVED = ("micro-batch-size", *_RULES)
 _WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
 """Fields whose values are lists, or which are not for a sweep to change."""
 
@@ -37,9 +40,10 @@ def parse_axes(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple
     """What a sweep is to try, from words such as ``tp=1,2,4`` or ``schedule.chunks=2,4``.
 
     A name is that of a field of :class:`Plan` (``-`` or ``_``), ``micro-batch-size`` (samples, instead of
-    micro-batches), ``sequence-parallel`` (``on`` or ``off``), ``cp`` and ``ep`` (ranks that share sequences, experts),
-    or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``, ``solver.NAME``.  Lists within a
-    value are joined by ``+``, and ``none`` is the empty one: ``offload=none,optimizer,optimizer+activations``.
+    micro-batches), ``sequence-parallel`` (``on`` or ``off``), ``cp``, ``cp-style``, ``ep`` and ``etp`` (how ranks share
+    sequences and experts), or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``,
+    ``solver.NAME``.  Lists within a value are joined by ``+``, and ``none`` is the empty one:
+    ``offload=none,optimizer,optimizer+activations``.
 
     Raises:
         InputError: a word is none of that, or an axis is given twice.
@@ -80,7 +84,9 @@ def _value(field: str, word: str, where: str) -> Any:
         return word
     if field == "sequence-parallel":
         return _switch(word, where)
-    if field in ("micro-batch-size", *_RULES):
+    if field == "cp-style":
+        return word
+    if field in ("micro-batch-size", *_SIZES):
         if not word.isdecimal() or not int(word):
             raise InputError(f"{where} must be whole numbers of at least 1, got {quoted(word)}")
         return int(word)
@@ -141,7 +147,8 @@ def with_fields(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tup
 
     Args:
         base, fidelity: what the others are taken from.
-        asked: axes as :func:`parse_axes` names them.
+        asked: axes as :func:`parse_axes` names them; ``parallelism`` replaces those rules that have no axes of their
+            own.
 
     Raises:
         PlanError: the fields do not go together.
@@ -152,16 +159,13 @@ def with_fields(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tup
         if point:
             field = _OF_PARTS[part]
             given[field] = {**given.get(field, {}), own: value}
-        elif name == "sequence-parallel":
-            others = tuple(rule for rule in given.get("parallelism", ()) if rule != "sequence")
-            given["parallelism"] = (*(["sequence"] if value else []), *others)
-        elif name in _RULES:
-            others = tuple(rule for rule in given.get("parallelism", ()) if rule != _RULES[name])
-            options = {key: v for key, v in given.get("parallelism_options", {}).items() if key != name}
-            given["parallelism"] = (*others, *([_RULES[name]] if value > 1 else []))
-            given["parallelism_options"] = {**options, **({name: str(value)} if value > 1 else {})}
-        elif name != "micro-batch-size":
+        elif name not in _DERIVED:
             given[name] = value
+    if not asked.keys().isdisjoint(("parallelism", *_RULES)):
+        kept = [rule for rule in base.parallelism if "parallelism" in asked and rule in _RULES.values()]
+        rules = (*kept, *given.get("parallelism", ()))
+        rules, options = _with_rules(rules, given.get("parallelism_options", {}), asked)
+        given.update(parallelism=rules, parallelism_options=options)
     if "batch_size" in asked and "global_batch_size" not in asked:
         given.pop("global_batch_size", None)
     if "global_batch_size" in asked and "batch_size" not in asked:
@@ -175,3 +179,35 @@ def with_fields(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tup
         given["micro_batch_size"] = asked["micro-batch-size"]
     models = {name: given.pop(name) for name in Fidelity.names() if name in given}
     return Plan(**given), Fidelity(**models)
+
+
+def _with_rules(
+    rules: Sequence[str], options: Mapping[str, Any], asked: Mapping[str, Any]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Rules of parallelism and their options with some asked for anew, in whatever order, as the command line has them.
+
+    Raises:
+        PlanError: it is said how ranks share sequences that they do not share.
+    """
+    applies = dict.fromkeys(rules, True)
+    found = {name: value for name, value in options.items() if name not in asked}
+    if "sequence-parallel" in asked:
+        applies["sequence"] = asked["sequence-parallel"]
+    if "cp" in asked:
+        applies["context"] = asked["cp"] > 1
+    if "ep" in asked or "etp" in asked:
+        if "ep" in asked or not applies.get("experts"):
+            found["ep"] = str(asked.get("ep", 1))
+        applies["experts"] = found.get("ep") != "1" or "etp" in found or "etp" in asked
+        if not applies["experts"]:
+            del found["ep"]
+    if not applies.get("context"):
+        found.pop("cp-style", None)  # of the plan that others are made of: here there is nothing to be done so
+        if asked.get("cp-style", "gather") != "gather":
+            style = asked["cp-style"]
+            raise PlanError(f"cp-style {style} says how ranks share sequences, and cp is 1: give cp as well")
+    sizes = {name: str(asked[name]) for name in ("cp", "cp-style", "etp") if name in asked}
+    found |= {name: size for name, size in sizes.items() if applies.get(_RULES[name])}
+    first = ["sequence"] if applies.get("sequence") and "sequence-parallel" in asked else []
+    others = [name for name, is_on in applies.items() if is_on and name not in (*first, *_LAST)]
+    return (*first, *others, *(name for name in _LAST if applies.get(name))), found

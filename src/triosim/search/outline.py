@@ -32,7 +32,7 @@ from triosim.engine.contended import RoutedPort as LeadingCollective
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
-from triosim.partition.gradients import gradients
+from triosim.partition.gradients import reduced_gradients
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
@@ -145,7 +145,7 @@ def job_facts(made: StagedJob) -> JobFacts:
     if not made.plan.training:
         raise NotEvaluated("inference")
     _check_kind(made.step, made.schedule, made.launching)
-    grads = gradients(made.step.trace)
+    grads = reduced_gradients(made.step.trace, made.plan.stack)
     if not grads:
         raise NotEvaluated("no gradients")
     device = made.system.models[made.models[0]]

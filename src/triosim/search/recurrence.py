@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
-from triosim.partition.gradients import gradients
+from triosim.partition.gradients import reduced_gradients
 from triosim.partition.transfers import ALL_GATHER
 from triosim.prediction.prepare import StagedJob
 from triosim.schedule._stage import JobFacts
@@ -232,5 +232,5 @@ def facts(made: StagedJob) -> JobFacts:
     """What is known of a job before its programs are written."""
     return JobFacts(
         made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,
-        gradients(made.step.trace),
+        reduced_gradients(made.step.trace, made.plan.stack),
     )  # fmt: skip

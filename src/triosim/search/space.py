@@ -84,7 +84,7 @@ def _schedule(name: str, chunks: int) -> Schedule:
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """What plans there may be.
+    """All legal plans of a model on some numbers of devices.
 
     Attributes:
         devices: how many there may be; each number is a space of its own.

@@ -65,7 +65,10 @@ def _before(job: EvaluatedPlan, stage: int) -> tuple[Spans, Spans, Spans]:
 
 
 def _in_epilogue(run: tally.Run, cell: int, kept_busy: int) -> tuple[Spans, Spans, Spans]:
-    """The same of a cell in the epilogue, without the first rows: they keep streams busy until earlier actions end."""
+    """What a cell does in the epilogue: compute, transfers, host.
+
+    Its first rows are left out: those keep streams busy until earlier actions end.
+    """
     at, program, played = run.tasks(cell), run.program(cell), run.played
     start, finish = played.start[at], played.finish[at]
     computes = program.op == Op.COMPUTE

@@ -41,7 +41,7 @@ down."""
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """Which adapters there are.
+    """LoRA adapters that requests ask for, and how many of them a replica holds.
 
     Attributes:
         adapters: of which each request asks for one.

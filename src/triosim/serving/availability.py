@@ -85,7 +85,7 @@ class PoolAvailability:
 
 @dataclass(frozen=True)
 class FleetHistory:
-    """What became of replicas.
+    """Starts and failures of replicas, and the time for which each is paid.
 
     Attributes:
         paid: picoseconds that each was there, or being repaired, from the first arrival to the last token.

@@ -37,7 +37,7 @@ REQUESTS, CACHE = "requests", "KV cache"
 
 @dataclass(frozen=True)
 class PoolBinding:
-    """What binds a pool.
+    """The resource that limits a pool, and how busy each of them is.
 
     Attributes:
         resource: ``requests`` (too few), ``KV cache``, ``compute``, ``memory bandwidth``, ``links``; ``devices`` where

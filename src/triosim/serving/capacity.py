@@ -119,10 +119,13 @@ def memory(
     else:
         block = block_tokens * model.kv_block_bytes(kv_type, groups, tensor_parallel)
     if left < block * (1 + (states.taken if states else 0)):
+        others = f" ({format_bytes(beside)} of them of drafts and adapters)" if beside else ""
+        fewer = ", a smaller draft or fewer slots of adapters" if beside else ""
         raise InputError(
-            f"{model.name} leaves no memory for a KV cache on {device.name}: {format_bytes(weights)} of weights, "
-            f"{format_bytes(activations + CONTEXT_BYTES)} beside them and {utilisation:.0%} of "
+            f"{model.name} leaves no memory for a KV cache on {device.name}: {format_bytes(weights)} of weights"
+            f"{others}, {format_bytes(activations + CONTEXT_BYTES)} beside them and {utilisation:.0%} of "
             f"{format_bytes(device.memory_bytes)}: use more devices (--tp, --pp) or smaller weights (--weights fp8)"
+            f"{fewer}"
         )
     return ReplicaMemory(
         device.memory_bytes, weights, activations, CONTEXT_BYTES, left, block, int(left // block) if block else 0,

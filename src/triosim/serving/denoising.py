@@ -89,7 +89,7 @@ class DenoisingWork(NamedTuple):
 
 @dataclass
 class DenoisingTimes(StepTimes):
-    """What steps take, and what their devices draw.
+    """Times and joules of denoising steps.
 
     Attributes:
         model: what is served.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.core.units import picoseconds
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import UNLIMITED
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
@@ -59,7 +60,7 @@ MOST_TURN_S = 1e6
 
 @dataclass(frozen=True)
 class Deployment:
-    """What serves.
+    """Pools of replicas, and how requests and KV caches go to and between them.
 
     Attributes:
         pools: at least one; those of one model either each do both, or some prefill and some decode.
@@ -110,7 +111,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ServingResult:
-    """What came out.
+    """Latencies, throughput and price of a deployment under its requests.
 
     Attributes:
         deployment: what served.
@@ -150,6 +151,14 @@ class ServingResult:
         return bindings(self.deployment, self.served, self.metrics.duration_s)
 
     @property
+    def paid_devices(self) -> dict[str, float]:
+        """Devices by name, and how many of each are paid on average."""
+        found: dict[str, float] = {}
+        for device, count in _paid(self.deployment, _there(self.served, self.metrics.duration_s)):
+            found[device.name] = found.get(device.name, 0.0) + count
+        return found
+
+    @property
     def dollars_per_request(self) -> float | None:
         """Rent of the devices over the run, shared by its requests."""
         if self.dollars_per_hour is None:
@@ -176,6 +185,7 @@ class ServingResult:
             "duration_s": found.duration_s,
             "latency_s": {name: one.table() for name, one in found.distributions.items()},
             **found.figures,
+            "paid_devices": self.paid_devices,
             "dollars_per_million_tokens": self.dollars_per_million_tokens,
             "dollars_per_request": self.dollars_per_request,
             "binds": [one.table() for one in self.binding],
@@ -248,9 +258,7 @@ def serve(
     served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced, recorder)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
-    per_hour = dollars_per_hour(
-        own, None if served.history is None else served.history.paid / 1e12 / metrics.duration_s
-    )
+    per_hour = dollars_per_hour(own, _there(served, metrics.duration_s))
     dollars = None if per_hour is None else per_hour * metrics.duration_s / 3600 / tokens * 1e6
     found: dict[str, tuple[float, float]] = {}
     if interval and own.measured:
@@ -563,12 +571,24 @@ def dollars_per_hour(own: Deployment, there: NDArray[np.float64] | None = None) 
         own: what serves.
         there: share of the time for which each replica is paid; all of it if None.
     """
-    total, number = 0.0, 0
+    total = 0.0
+    for device, count in _paid(own, there):
+        if device.price_per_hour is None:
+            return None
+        total += device.price_per_hour * count
+    return total
+
+
+def _there(served: FleetRun, duration_s: float) -> NDArray[np.float64] | None:
+    """Share of the time for which each replica is paid; None where that is all of it."""
+    return None if served.history is None else served.history.paid / PICOSECONDS_PER_SECOND / duration_s
+
+
+def _paid(own: Deployment, there: NDArray[np.float64] | None) -> Iterator[tuple[Accelerator, float]]:
+    """Of each replica the device, and how many of it are paid on average; what it shares is paid by the other."""
+    number = 0
     for pool in own.pools:
         for place in range(0 if pool.shares else pool.replicas):
-            price = device_of(pool, pool.first + place * pool.size).price_per_hour
-            if price is None:
-                return None
-            total += price * pool.size * (1.0 if there is None else float(there[number]))
+            share = 1.0 if there is None else float(there[number])
+            yield device_of(pool, pool.first + place * pool.size), pool.size * share
             number += 1
-    return total

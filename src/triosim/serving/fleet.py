@@ -53,7 +53,7 @@ class ReplicaGroup:
 
 @dataclass(frozen=True)
 class FleetRun:
-    """What became of each request, and what the replicas did.  Times are picoseconds, int64, one row a request; counts
+    """Times of every request, and work of every replica.  Times are picoseconds, int64, one row a request; counts
     are whole numbers of 32 bits or 64.
 
     Attributes:

@@ -40,7 +40,7 @@ class FoundRate:
         rate: highest requests per second that keep the goals, 0 where none does.
         result: at that rate; at the lowest that was tried where none is kept.
         tried: each rate and whether it is kept, in the order in which they were tried.
-        arriving_s: from the first request to the last, at that rate.
+        arriving_s: from the first request to the last that follows no other, at that rate.
     """
 
     rate: float
@@ -71,13 +71,14 @@ def highest_rate(
         progress: told of each rate.
 
     Raises:
-        InputError: there is no goal, requests follow each other or all come at once, or as of
+        InputError: there is no goal, no request has a time of its own or all come at once, or as of
             :func:`triosim.serving.deployment.serve`.
     """
     if not slo:
         raise InputError("--find rate looks for the highest rate that keeps the goals: give --slo, as ttft=p99:2s")
-    span = int(requests.arrived[-1] - requests.arrived[0])
-    if (requests.follows >= 0).any() or span <= 0:
+    begun = requests.arrived[requests.follows < 0]
+    span = int(begun[-1] - begun[0])
+    if span <= 0:
         raise InputError(
             "--find rate changes the times between requests, and these have none of their own: give --arrivals "
             "poisson, gamma or constant, or a file with times"
@@ -250,7 +251,9 @@ def least_energy_clock(
 
 
 def _stretched(requests: RequestTable, factor: float) -> RequestTable:
-    """The same requests, coming so many times as fast."""
-    begin = requests.arrived[0]
-    seconds = (requests.arrived - begin).astype(np.float64) / 1e12 / factor
-    return replace(requests, arrived=begin + picoseconds(seconds, "a stretched arrival time"))
+    """The same requests, coming so many times as fast; one that follows another comes as long after it as before."""
+    arrived, own = requests.arrived.copy(), requests.follows < 0
+    begin = arrived[0]
+    seconds = (arrived[own] - begin).astype(np.float64) / 1e12 / factor
+    arrived[own] = begin + picoseconds(seconds, "a stretched arrival time")
+    return replace(requests, arrived=arrived)

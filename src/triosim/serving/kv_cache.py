@@ -20,7 +20,7 @@ from triosim.serving.requests import Request
 
 
 class LayerGroups(NamedTuple):
-    """How the layers of a model share the blocks of a cache.
+    """Groups of layers that share blocks of a cache: those that see all positions, and those with a window.
 
     Attributes:
         layers: of a group, and so of a block.

@@ -38,7 +38,7 @@ NOTHING = StepShape(0, (), 0, 0, 0)
 
 @dataclass
 class LockStepTimes:
-    """What steps of all ranks together take.
+    """Times of steps that all attention ranks of a replica begin together.
 
     Attributes:
         own: of one rank, its routed experts left out.

@@ -91,9 +91,10 @@ def parse_slo(text: str) -> tuple[Slo, ...]:
     found = []
     for part in text.split(","):
         match = _SLO.fullmatch(part.strip())
-        if match is None or match[1] not in METRICS:
+        if match is None or match[1] not in METRICS or ":" in match[3]:
             raise InputError(
-                f"--slo {quoted(part)} is no goal: give {', '.join(METRICS)} with a quantile and a time, as ttft=p99:2s"
+                f"--slo {quoted(part)} is no goal: give {', '.join(METRICS)} with a quantile (p0 to p100) or mean and "
+                "a time, as ttft=p99:2s"
             )
         which = match[2] or "p99"
         quantile = None if which == "mean" else float(which[1:]) / 100

@@ -110,7 +110,7 @@ def work_of(chunks: Iterable[tuple[int, int]], decodes: int, context: float) -> 
 
 @dataclass(frozen=True)
 class MixedDevice:
-    """What matters of a device and a model's heads.
+    """Rates of a device for attention of a model's heads.
 
     Attributes:
         units: multiprocessors.

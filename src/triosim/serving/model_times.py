@@ -13,13 +13,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.result_cache import ResultCache, content
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.step_times import NO_HOST, StepHost, StepShape, StepTimes
@@ -72,6 +73,39 @@ TOKENS_FILLED, SEQUENCES_FILLED = 2048, 256
 """Up to which the ends of steps are priced all at once."""
 KERNELS_A_STEP = 5
 """Beside those of layers: embedding, last norm, logits, sampler, and what prepares the step's inputs."""
+
+
+class GridSeconds(NamedTuple):
+    """Times of kernels on the grids, in seconds.
+
+    Attributes:
+        layer: a layer but for attention, shape (tokens,).
+        decode: attention of decodes, shape (sequences, keys).
+        prefill: attention of one chunk, shape (chunks, cached).
+    """
+
+    layer: NDArray[np.float64]
+    decode: NDArray[np.float64]
+    prefill: NDArray[np.float64]
+
+
+_PRICED = ResultCache[GridSeconds](32, np.inf, lambda priced: 1)
+"""Of 0.4 MB each.  A run with its interval prices five; the next run of the same model and device asks for the same."""
+
+
+def grid_seconds(kernels: ServingKernels) -> GridSeconds:
+    """Seconds of kernels on the grids; equal kernels are priced once."""
+
+    def price() -> GridSeconds:
+        sequences, keys = np.meshgrid(SEQUENCES, KEYS, indexing="ij")
+        chunks, cached = np.meshgrid(CHUNKS, CACHED, indexing="ij")
+        return GridSeconds(
+            kernels.layer(TOKENS),
+            kernels.decode(sequences.ravel(), keys.ravel()).reshape(sequences.shape),
+            kernels.prefill(chunks.ravel(), cached.ravel()).reshape(chunks.shape),
+        )
+
+    return _PRICED.get(content(kernels), price)
 
 
 @dataclass(frozen=True)
@@ -284,7 +318,10 @@ class ModelTimes(StepTimes):
 
     def _of_tokens(self, tokens: NDArray) -> NDArray[np.float64]:
         """Seconds of a layer but for attention."""
-        seconds = self.kernels.layer(tokens)
+        return self._with_reduces(tokens, self.kernels.layer(tokens))
+
+    def _with_reduces(self, tokens: NDArray, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of a layer with those of its all-reduces."""
         if self.communication is not None:
             seconds = seconds + self.kernels.reduces * self.communication.all_reduce(
                 2.0 * tokens * self.kernels.model.width
@@ -293,13 +330,10 @@ class ModelTimes(StepTimes):
 
     def _fill(self) -> None:
         """Ticks of all layers of a stage, as floats: shapes are (tokens,), (sequences, keys), (chunks, cached)."""
-        scale, every = self._scale, np.arange(TOKENS[-1] + 1)
-        self._tokens = (scale * np.interp(every, TOKENS, self._of_tokens(TOKENS))).tolist()
-        sequences, keys = np.meshgrid(SEQUENCES, KEYS, indexing="ij")
-        self._decodes = scale * self.kernels.decode(sequences.ravel(), keys.ravel()).reshape(sequences.shape)
-        chunks, cached = np.meshgrid(CHUNKS, CACHED, indexing="ij")
-        prefill = scale * self.kernels.prefill(chunks.ravel(), cached.ravel()).reshape(chunks.shape)
-        self._prefill = prefill.tolist()
+        scale, every, priced = self._scale, np.arange(TOKENS[-1] + 1), grid_seconds(self.kernels)
+        self._tokens = (scale * np.interp(every, TOKENS, self._with_reduces(TOKENS, priced.layer))).tolist()
+        self._decodes = scale * priced.decode
+        self._prefill = (scale * priced.prefill).tolist()
         if self.stages == 1:
             self._fill_ends()
         self._chunk_sizes, self._cached_sizes, self._keys = CHUNKS.tolist(), CACHED.tolist(), KEYS.tolist()

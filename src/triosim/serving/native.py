@@ -103,7 +103,7 @@ class _Routing:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """What C++ found.
+    """A run of the fleet in C++, as columns.
 
     Attributes:
         rows: by name the columns of :class:`triosim.serving.fleet.FleetRun` that have a row for each request.

@@ -30,7 +30,7 @@ SCHEMA = "triosim/request/1"
 
 @dataclass(frozen=True)
 class OneRequest:
-    """What a request takes.
+    """Times, memory and energy of one request on an idle replica.
 
     Attributes:
         pool: what serves it.

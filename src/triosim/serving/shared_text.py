@@ -33,7 +33,7 @@ PIECES = 1 << 28
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """What prompts begin with.
+    """Texts that prompts begin with in common, as a system prompt.
 
     Attributes:
         tokens: of the prefix.

@@ -144,7 +144,7 @@ class Speculation:
 
 
 class Drafter(ABC):
-    """What drafting takes beside the steps of the model.
+    """How long drafting takes beside the steps of the model, and which memory it needs.
 
     Attributes:
         weights: bytes of its own on each device.

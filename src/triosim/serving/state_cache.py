@@ -168,6 +168,11 @@ def check_states(own: Pool, model: ServedModel) -> None:
         return
     if own.state_cache:
         state_type_of(own.state_cache)
+    if own.kv_cache != "bf16" and not model.attention_layers:
+        raise InputError(
+            f"--kv-cache {own.kv_cache} is of keys and values, and {own.model} keeps states of fixed size alone: leave "
+            "it out, or give --state-cache"
+        )
     if model.state.heads % own.tensor_parallel:
         raise InputError(
             f"--tp {own.tensor_parallel} does not divide the {model.state.heads} heads of the states of {own.model}: "

@@ -96,8 +96,8 @@ def parse_tier(text: str) -> CacheTier:
         kind,
         parse_bytes(size, f"tier {kind}"),
         typed.device,
-        None if typed.bandwidth is None else parse_bandwidth(typed.bandwidth, f"tier {kind}"),
-        0.0 if typed.latency is None else parse_time(typed.latency, f"tier {kind}"),
+        None if typed.bandwidth is None else parse_bandwidth(typed.bandwidth, f"tier {kind}: bandwidth"),
+        0.0 if typed.latency is None else parse_time(typed.latency, f"tier {kind}: latency"),
     )
 
 

@@ -31,7 +31,6 @@ from triosim.sources.models._lora import lora as lora_of
 from triosim.sources.models._net import Net
 from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
-from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
 from triosim.sources.models._weights import Weights as Weights
@@ -367,6 +366,8 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
     """
     if not isinstance(layer_types, list) or len(layer_types) != family.depth:
         raise InputError(f"{where}: layer_types must be a list of the {family.depth} layers, one for each")
+    from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
+
     linear = [isinstance(family.attention(layer), (Mamba2Mixer, GatedDeltaNet)) for layer in range(family.depth)]
     known = (*LAYER_TYPES, LINEAR) if any(linear) else LAYER_TYPES
     for layer, kind in enumerate(layer_types):

@@ -20,7 +20,16 @@ from triosim.trace.calls import count_work
 from triosim.trace.ownership import updates_of_one
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, Category, Trace
-from triosim.transform.optimizing import OPTIMIZERS, OptimizerRule, Shape, append, found_in, gradients_of, optimizer
+from triosim.transform.optimizing import (
+    OPTIMIZERS,
+    OptimizerRule,
+    Shape,
+    append,
+    found_in,
+    gradients_of,
+    optimizer,
+    row_updates,
+)  # fmt: skip
 
 
 @kept(16, room=ROOM, size=len)
@@ -44,7 +53,7 @@ def updated_in_parts(trace: Trace, text: str, cut: frozenset[int]) -> Trace:
     masters = found_in(trace).masters
     rules = [optimizer(name) for name in ([text] if text else OPTIMIZERS.names())]
     shapes: dict[int, Shape] = {}
-    for weight in sorted(cut & rows.keys() & gradient.keys()):
+    for weight in sorted((cut & rows.keys() & gradient.keys()) - row_updates(trace).keys()):
         found = _shapes(trace, rules, weight, gradient[weight], rows[weight], masters)
         if found is None:
             raise PlanError(

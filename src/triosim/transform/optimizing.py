@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.operators import kind
 from triosim.trace.tables import NONE, Category, Phase, Trace
-from triosim.transform.rewriting import TraceRewriter
+
+if TYPE_CHECKING:
+    from triosim.transform.rewriting import TraceRewriter
 
 Shape = tuple[int, ...]
 State = tuple[Shape, str]
@@ -306,9 +308,39 @@ class OptimizerSection:
         )
 
 
-def without_optimizer(edit: TraceRewriter) -> None:
-    """Take the optimizer out of a step, and what it keeps."""
-    edit.gone.update(np.flatnonzero(edit.trace.operators.phase == Phase.OPTIMIZER).tolist())
+def row_updates(trace: Trace) -> dict[int, list[int]]:
+    """Parameters to rows of which sparse gradients are added, value ids, and the operators that do so.
+
+    No optimizer has states of them: they follow by plain gradient descent, whatever the others do
+    (:mod:`triosim.sources.models.dlrm`).
+    """
+    operators, values = trace.operators, trace.values
+    rows = np.flatnonzero(operators.phase == Phase.OPTIMIZER).tolist()
+    if not any(operators.name[row] == _ADD_ROWS for row in rows):
+        return {}
+    parameter = {int(values.storage[v]): v for v in trace.weights().tolist()}
+    reads, writes = operators.inputs.lists(), operators.outputs.lists()
+    made = {int(values.storage[value]): row for row in rows for value in writes[row]}
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        weight = parameter.get(int(values.storage[writes[row][0]])) if operators.name[row] == _ADD_ROWS else None
+        if weight is not None:
+            scaled = [made[storage] for storage in map(int, values.storage[reads[row]]) if storage in made]
+            found.setdefault(weight, []).extend(dict.fromkeys([*(one for one in scaled if one < row), row]))
+    return found
+
+
+_ADD_ROWS = "aten::index_add_"
+
+
+def without_optimizer(edit: TraceRewriter, but: Iterable[int] = ()) -> None:
+    """Take the optimizer out of a step, and what it keeps.
+
+    Args:
+        edit: the step.
+        but: operators of it that stay.
+    """
+    edit.gone.update(set(np.flatnonzero(edit.trace.operators.phase == Phase.OPTIMIZER).tolist()).difference(but))
     for value, category in enumerate(edit.category):
         if category == Category.OPTIMIZER_STATE:
             edit.forget(value)
@@ -429,8 +461,11 @@ def optimized(trace: Trace, text: str) -> Trace:
             f"optimizer {text}: {trace.meta.workload or 'the trace'!r} does not say which gradient belongs to which "
             "parameter: record the step with triosim trace record, or name a model"
         )
-    before = found_in(trace)
+    before, by_rows = found_in(trace), row_updates(trace)
+    from triosim.transform.rewriting import TraceRewriter
+
     edit = TraceRewriter(trace)
-    without_optimizer(edit)
-    update_all(edit, how, trained, before.fused, before.masters)
-    return edit.build().noted(f"optimizer {text} instead of the step's own")
+    without_optimizer(edit, (row for rows in by_rows.values() for row in rows))
+    update_all(edit, how, [pair for pair in trained if pair[0] not in by_rows], before.fused, before.masters)
+    left = f", but for the rows of {len(by_rows)} tables, which follow by plain gradient descent" if by_rows else ""
+    return edit.build().noted(f"optimizer {text} instead of the step's own{left}")

@@ -41,7 +41,6 @@ from triosim.operators import ROWS, SCALES, canonical, kind
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
-from triosim.transform.rewriting import TraceRewriter
 
 QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute_amax"
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
@@ -231,6 +230,8 @@ class _QuantizedStep:
     def __init__(
         self, trace: Trace, recipe: QuantizationRecipe, stored: bool = False, either_way: bool = False
     ) -> None:  # fmt: skip
+        from triosim.transform.rewriting import TraceRewriter
+
         self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, TraceRewriter(trace), 0, stored
         self.single = recipe.apart or (recipe.whole and either_way)
         self._on: dict[int, list[int]] = {}

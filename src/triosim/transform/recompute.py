@@ -33,7 +33,6 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.trace.tables import NONE, Phase, Trace
-from triosim.transform.rewriting import categorised
 
 if TYPE_CHECKING:
     from triosim.transform.recompute_regions import RecomputeRegion, StepFacts
@@ -226,6 +225,8 @@ def _woven(facts: StepFacts, parts: Sequence[_RecomputedRegion]) -> Trace:
             kernels, operator=of, name=_picked(kernels.name, again.tolist()), device_s=kernels.device_s[again],
             stream=kernels.stream[again],
         )  # fmt: skip
+    from triosim.transform.rewriting import categorised
+
     communications = trace.communications.unplaced()
     return categorised(replace(trace, values=more, operators=taken, kernels=kernels, communications=communications))
 

@@ -282,8 +282,8 @@ def test_numpy_runs_what_it_has() -> None:
         (("--runtime", "numpy"), "give --run or --import"),
         (("--run", "--runtime", "numpy", "--threads", "0"), "give 1 or more"),
         (("--run", "--runtime", "onnxruntime", "--device", "cuda"), "on the processor"),
-        (("--export-kernels", "k", "--budget", "1m"), "leave them out"),
-        (("--export-kernels", "k", "--device", "cpu"), "leave --device"),
+        (("--export-kernels", "k", "--budget", "1m"), "of --run and --power"),
+        (("--export-kernels", "k", "--device", "cpu"), "the same kernels for any"),
         (("--run", "--export-kernels", "k"), "one of them"),
     ],
 )

@@ -28,9 +28,11 @@ class _Bytes(NamedTuple):
 
 @dataclass(frozen=True)
 class LowRankFactors(GradientCompression):
-    """As ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook`` after its first iterations, with error feedback
-    and warm start: of a gradient seen as a matrix ``M`` [n, m], ``P = M Q`` [n, rank] is all-reduced and made
-    orthogonal, then ``Q = M^T P`` [m, rank] is all-reduced, and ``P Q^T`` takes the place of the gradient.
+    """PowerSGD with error feedback and warm start.
+
+    As ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook`` after its first iterations: of a gradient seen as a
+    matrix ``M`` [n, m], ``P = M Q`` [n, rank] is all-reduced and made orthogonal, then ``Q = M^T P`` [m, rank] is
+    all-reduced, and ``P Q^T`` takes the place of the gradient.
     Gradients that would hardly shrink are all-reduced first, as they are.
 
     Products of such a rank take as long as reading ``M`` does.  That the hook waits for the device at its end is left

@@ -18,7 +18,7 @@ from triosim.partition.wire_format import WireFormat
 @registered
 @dataclass(frozen=True)
 class ZeroPlusPlus(Rule):
-    """Its three parts, each of which can be had alone; comes after the rule that says what is Shard.
+    """ZeRO++: its three parts, each of which can be had alone; comes after the rule that says what is Shard.
 
     Attributes:
         qwz: parameters travel in 8 bits.

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from triosim.core.dataclass import dataclass
+from triosim.core.errors import InputError
 from triosim.core.result_file import SCHEMA
 from triosim.energy.account import Energy
 from triosim.energy.cost import Cost
@@ -71,7 +72,7 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Workload:
-    """What was run.
+    """The step that was predicted: its model, its batch, and what was recorded of it.
 
     Attributes:
         name: for people.
@@ -290,6 +291,29 @@ class Interval:
     drawn: str
 
 
+@dataclass(frozen=True)
+class KnownPart:
+    """A part of a result that another process has worked out."""
+
+    value: Any
+
+    def __call__(self, *_: Any) -> Any:
+        """It."""
+        return self.value
+
+
+def _left_behind() -> Timeline:
+    """The timeline of a result that came from another process without it.
+
+    Raises:
+        InputError: always.
+    """
+    raise InputError(
+        "the timeline of this result stayed in the process that made it: ask for result.timeline there, before the "
+        "result is sent"
+    )
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """A prediction.  :meth:`to_dict` is the JSON that ``--json`` writes (schema ``triosim/result/1``).
@@ -387,6 +411,22 @@ class Result:
     def stats(self) -> Stats:
         """See the class."""
         return self.make_stats()
+
+    def __copy__(self) -> Result:
+        """Itself: it does not change."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Result:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes into another process: everything worked out, the timeline where somebody has asked for it."""
+        there = {
+            "make_interval": self._interval, "make_energy": self.energy, "make_cost": self.cost,
+            "make_layers": self.layers, "make_stats": self.stats,
+        }  # fmt: skip
+        timeline = KnownPart(self.timeline) if "timeline" in vars(self) else _left_behind
+        return {**vars(self), **{name: KnownPart(part) for name, part in there.items()}, "make_timeline": timeline}
 
     def __repr__(self) -> str:
         from triosim.prediction.result.words import summary

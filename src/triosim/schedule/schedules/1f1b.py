@@ -10,7 +10,7 @@ from triosim.schedule.actions import Action, Pass, Schedule
 @registered
 @dataclass(frozen=True)
 class OneForwardOneBackward(Schedule):
-    """As long as GPipe, with at most ``stages - stage`` micro-batches' activations held at a time.
+    """One forward, one backward: as long as GPipe, but at most ``stages - stage`` micro-batches' activations are held.
 
     Attributes:
         combined: one more forward first, and one for each stage behind, so that a forward and the backward after it are
@@ -21,7 +21,7 @@ class OneForwardOneBackward(Schedule):
 
     @property
     def combines(self) -> bool:
-        """As asked for."""
+        """Whether a forward and the backward after it run in turn."""
         return self.combined
 
     def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:

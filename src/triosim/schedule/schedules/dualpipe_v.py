@@ -36,7 +36,7 @@ class DualPipeV(VPlacement):
 
     @property
     def combines(self) -> bool:
-        """As asked for."""
+        """Whether a forward and the backward beside it run in turn."""
         return self.combined
 
     def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:

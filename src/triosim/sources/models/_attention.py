@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from triosim.sources.models._products import ProductLayers
 from triosim.sources.models._tape import Tensor
-from triosim.sources.models._unfused import unfused_attention
 
 ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
 """Kernels of attention: what PyTorch's ``scaled_dot_product_attention`` runs on the device; scores and weights as
@@ -34,6 +33,8 @@ class AttentionLayers(ProductLayers):
         other kernels that are asked for are named in the operator's arguments.
         """
         if self.kernel == "unfused":
+            from triosim.sources.models._unfused import unfused_attention
+
             k, v = (self._repeat_heads(x, q.shape[1]) if x.shape[1] != q.shape[1] else x for x in (k, v))
             mask = "causal" if causal else "padding" if padded else ""
             return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, mask), 1, 2)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import AtLeast, configured
-from triosim.sources.models._dora import MAGNITUDE, with_magnitude
 from triosim.sources.models._tape import Tensor
 from triosim.trace.tables import Category
 
@@ -51,6 +50,8 @@ class Lora:
 
     def meets(self, path: str) -> bool:
         """Whether the linear layer of a path is adapted."""
+        from triosim.sources.models._dora import MAGNITUDE
+
         parts = path.split(".")
         inside = next((at for at, part in enumerate(parts) if part.isdecimal()), None)
         if inside is None or parts[-1] in ("lora_A", "lora_B", MAGNITUDE):
@@ -100,6 +101,8 @@ def adapted(net: ProductLayers, x: Tensor, y: Tensor, weight: Callable[[], Tenso
         return net.linear("lora_B", net.linear("lora_A", x))
 
     if net.lora.dora:
+        from triosim.sources.models._dora import with_magnitude
+
         return with_magnitude(net, x, y, weight, bias, adapter)
     return net.add(y, net.scaled(adapter(x)))
 

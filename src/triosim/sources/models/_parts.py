@@ -9,7 +9,6 @@ from __future__ import annotations
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
-from triosim.sources.models._unfused import unfused_attention
 from triosim.sources.models._weights import Weights
 
 Rotation = tuple[Tensor, Tensor]
@@ -210,6 +209,8 @@ class SelfAttention:
         if self.norm and self.rotated_first:
             q, k = (net.rms_norm(name, y, self.norm.kind) for name, y in zip(self.norms, (q, k), strict=True))
         if self.unfused and net.kernel in ("auto", "unfused"):
+            from triosim.sources.models._unfused import unfused_attention
+
             y = unfused_attention(net, q, k, v, self.dropout)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
