@@ -255,3 +255,22 @@ def test_sharded_parameters_may_be_gathered_module_by_module() -> None:
     assert waiting.breakdown_s.exposed_communication > module.breakdown_s.exposed_communication
     assert sent(waiting, "reduce_scatter") == sent(module, "reduce_scatter")
     assert "module by module" in Stack(gathers="module").line()
+
+
+def test_collectives_of_lists_and_waiting_gathers_cost_the_host() -> None:
+    """A collective of a list is an operator more for each rank; a host that waits for each gather hides nothing."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=256, configuration={"n_layer": 3})
+
+    def host_s(devices: int, **facts: Any) -> tuple[float, float]:
+        plan = Plan(dp=devices, batch_size=1, zero=3, stack=Stack(host="eager", gathers="module", **facts))
+        found = triosim.simulate(trace, triosim.system("dgx-a100", nodes=devices // 8), plan, fit=False)
+        return found.iteration_time_s, sum(row.count for row in found.collectives if row.kind != "all_reduce")
+
+    for devices in (8, 64):
+        plain, _ = host_s(devices)
+        listed, calls = host_s(devices, listed_collectives=True)
+        waiting, _ = host_s(devices, blocking_gathers=True)
+        assert waiting > plain
+        assert listed > plain
+        assert listed - plain <= calls * devices * 1e-4  # some tens of microseconds for an operator
+    assert host_s(64, listed_collectives=True)[0] - host_s(64)[0] > host_s(8, listed_collectives=True)[0] - host_s(8)[0]

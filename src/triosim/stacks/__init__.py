@@ -87,9 +87,9 @@ class Stack:
             graph of the whole iteration.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
-        listed_collectives: whether parameters in shards are gathered, and their gradients reduced, by collectives that take
-            a tensor for each rank (``torch.distributed.all_gather``, ``reduce_scatter``): the host makes a view of each
-            rank's part and launches a copy of it (``ProcessGroupNCCL.cpp`` flattens what it is given), so that a
+        listed_collectives: whether parameters in shards are gathered, and their gradients reduced, by collectives that
+            take a tensor for each rank (``torch.distributed.all_gather``, ``reduce_scatter``): the host makes a view of
+            each rank's part and launches a copy of it (``ProcessGroupNCCL.cpp`` flattens what it is given), so that a
             collective costs it an operator a rank.
         blocking_gathers: whether the host waits, after each gather of parameters in shards, until the device has
             nothing left to do (``torch.cuda.synchronize``).
