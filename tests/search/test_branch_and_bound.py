@@ -33,7 +33,7 @@ from triosim.trace.blocks import blocks
 BATCH = 8
 AMONG: dict[str, tuple[Any, ...]] = {
     "tp": (1, 2), "pp": (1, 2, 4), "micro-batch-size": (1, 2), "recompute": ("none", "full"), "zero": (1,),
-    "schedule": ("1f1b", "interleaved-1f1b", "zb-h1"), "schedule.chunks": (3,), "sequence-parallel": (False,),
+    "schedule.chunks": (3,), "sequence-parallel": (False,),
 }  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[st
 )
 def test_pruning_changes_nothing_of_what_all_plans_have_in_common(fields: dict[str, Any], lora: str | None) -> None:
     workload, machine = load_workload("gpt2", seq_len=128, training=True, lora=lora), triosim.system("dgx-h100", 1)
-    among = {"tp": (1, 2), "pp": (1, 2), "micro-batch-size": (1,), "schedule": ("1f1b",), "recompute": ("none",),
+    among = {"tp": (1, 2), "pp": (1, 2), "micro-batch-size": (1,), "schedule": ("1f1b",), "recompute": ("none", "full"),
              "zero": (0, 2), "sequence-parallel": ("async-tp" in fields.get("parallelism", ()),)}  # fmt: skip
     space = PlanSpace([8], BATCH, len(blocks(workload)), 128, among=among)
     known = _Memory()
@@ -286,7 +286,7 @@ class _Journaled:
             raise _Killed
 
 
-def test_a_search_that_is_killed_five_times_finds_the_same(
+def test_a_search_that_is_killed_ten_times_finds_the_same(
     gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory, tmp_path: Path
 ) -> None:
     path, draws = tmp_path / "plans.journal", random.Random(7)
@@ -296,14 +296,14 @@ def test_a_search_that_is_killed_five_times_finds_the_same(
         with Journal(path, "one search", PlanOutcome.from_dict) as journal:
             known.append(len(journal.found))
             try:
-                left = draws.randint(1, 2) if kills < 5 else -1
+                left = draws.randint(1, 2) if kills < 10 else -1
                 found = _best(gpt2, server, space, count=12, known=_Journaled(journal, left))
             except _Killed:
                 kills += 1
         if found is None:  # the last line is cut off anywhere
             written = path.read_bytes()
             path.write_bytes(written[: draws.randint(written[:-1].rindex(b"\n") + 1, len(written))])
-    assert kills == 5
+    assert kills == 10
     assert (found.best, found.predicted) == (whole.best, whole.predicted)
     assert known[-1] > known[1] == 0
 

@@ -58,12 +58,12 @@ def _rows(path: Path) -> list[dict]:
 
 
 def test_a_part_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = list(PARTS["memory"](True))[:3]
+    few = list(PARTS["memory"](True))[:5]
     monkeypatch.setitem(PARTS, "memory", lambda tiny: iter(few))
     (none,) = record_parts(tmp_path, "memory", 0.0, "cpu")
     assert (none.before, none.now) == (0, 0)
     (first,) = record_parts(tmp_path, "memory", math.inf, "cpu")
-    assert first.now == first.items == 3
+    assert first.now == first.items == 5
     assert first.failed == first.left == 0
     path = tmp_path / "memory.jsonl"
     about, *rows = _rows(path)
@@ -72,7 +72,7 @@ def test_a_part_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
     whole = path.read_text(encoding="utf-8")
     path.write_text(whole[:-40], encoding="utf-8")  # cut off in the middle of the last row
     (again,) = record_parts(tmp_path, "memory", math.inf, "cpu")
-    assert (again.before, again.now) == (2, 1)
+    assert (again.before, again.now) == (4, 1)
     assert [row["key"] for row in _rows(path) if row["kind"] != "about"] == [row["key"] for row in rows]
 
 

@@ -105,18 +105,18 @@ class CalibrateOptions:
 SOURCES = ("trace", "run", "iterations", "power", "few", "export_kernels", "import_")
 """Fields that say what to calibrate with."""
 
+_OF_NETWORKS = (("few",), "--pool and --predict go with networks that were timed: give --few FILE as well")
+_OF_KERNELS = (
+    ("run", "import_"), "--runtime and --threads say how kernels are measured: give --run or --import as well"
+)  # fmt: skip
 BESIDE = {
-    "pool": (("few",), "--pool and --predict go with networks that were timed: give --few FILE as well"),
-    "predict": (("few",), "--pool and --predict go with networks that were timed: give --few FILE as well"),
+    "pool": _OF_NETWORKS,
+    "predict": _OF_NETWORKS,
     "phases": (
         ("power",), "--phases says what a device did while its power was logged: give --power FILE as well"
     ),
-    "runtime": (
-        ("run", "import_"), "--runtime and --threads say how kernels are measured: give --run or --import as well"
-    ),
-    "threads": (
-        ("run", "import_"), "--runtime and --threads say how kernels are measured: give --run or --import as well"
-    ),
+    "runtime": _OF_KERNELS,
+    "threads": _OF_KERNELS,
     "budget": (
         ("run", "power"), "--budget bounds the measurements of --run and --power; all else has been measured already"
     ),

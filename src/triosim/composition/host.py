@@ -284,8 +284,6 @@ def further_kernels(trace: Trace, casts: bool = True) -> NDArray[np.float64]:
 def rank_by_rank(cost: HostCosts, axis: int, ranks: int) -> HostCosts:
     """The costs where collectives along an axis take a tensor for each of its ranks, which is an eager operator each:
     a view, and the launch of a copy."""
-    if cost.mode in ("none", "graph"):
-        return cost
     return replace(cost, listed=(axis, ranks * issue_seconds("eager")))
 
 

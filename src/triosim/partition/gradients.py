@@ -45,14 +45,10 @@ def reduced_gradients(trace: Trace, stack: Stack | None) -> list[Gradient]:
     found = gradients(trace)
     if stack is None or stack.reduce == "gradient":
         return found
-    item = float(ITEM_BYTES[DTYPE_CODE[stack.reduce]])
-    return [_reduced_in(gradient, trace, item) for gradient in found]
-
-
-def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
-    """A gradient that is reduced in a type of so many bytes an element."""
-    own = ITEM_BYTES[trace.values.dtype[trace.values.storage == gradient.storage]].max()
-    return replace(gradient, bytes=round(gradient.bytes * item / float(own)))
+    values, item = trace.values, float(ITEM_BYTES[DTYPE_CODE[stack.reduce]])
+    own = np.zeros(int(values.storage.max(initial=-1)) + 1)  # bytes of an element of each storage
+    np.maximum.at(own, values.storage, ITEM_BYTES[values.dtype])
+    return [replace(one, bytes=round(one.bytes * item / float(own[one.storage]))) for one in found]
 
 
 @kept(4)
