@@ -105,6 +105,7 @@ def test_plans_that_do_not_fit_name_the_nearest_that_do(fields: dict, devices: i
         ({"zeros": 1}, "a plan has no field 'zeros'"),
         ({"host": "none"}, "host says how a plan is predicted, not what is run: give it to Fidelity(host=...)"),
         ({"zero": 4}, "zero must be 0, 1, 2 or 3"),
+        ({"stack": "megatron-core"}, "stack must be a Stack of triosim.stacks, got 'megatron-core'"),
         ({"zero": 3, "places": {"weight": "host"}}, "cannot be combined with weights placed on host"),
         ({"dp_style": "horovod"}, "dp-style must be 'ddp' or 'dataparallel'"),
         ({"dp_style": "dataparallel", "tp": 2}, "cannot be combined with tp 2"),

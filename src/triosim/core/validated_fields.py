@@ -201,7 +201,8 @@ def _checked(value: Any, hint: Any, name: str, error: type[InputError]) -> Any:
     words = {bool: "true or false", str: "a text", float: "a number", type(None): "left out"}
     fits = type(value) is hint or (hint is float and type(value) in (int, float))
     if not fits:
-        raise error(f"{_said(name)} must be {words[hint]}, got {quoted(value)}")
+        wanted = words.get(hint) or f"a {hint.__name__} of {hint.__module__}"
+        raise error(f"{_said(name)} must be {wanted}, got {quoted(value)}")
     return value
 
 
