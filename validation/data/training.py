@@ -32,6 +32,8 @@ STACKS = {
     "MaxText TPU tables": "maxtext", "BigScience BLOOM topology runs": "bigscience",
     "NVIDIA NeMo 24.12 performance summary": "nemo", "torchtitan on A100 2024": "torchtitan",
     "IBM fms-fsdp README": "torch-eager", "Megatron-Turing NLG 530B": "megatron-deepspeed",
+    "DGX Cloud recipes, NeMo 24.09 to 24.12": "nemo", "DGX Cloud recipes, MaxText": "maxtext",
+    "IBM fms-fsdp README on H100": "torch-eager",
 }  # fmt: skip
 """The software that each source measured."""
 OLD = {
@@ -183,7 +185,10 @@ def _row(line: Mapping[str, str]) -> Row:
 
 def _stack(line: Mapping[str, str], usual: str) -> str:
     """The software by its age and by what was switched on: NeMo's long sequences on H100 are of its container 24.03.01,
-    torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``)."""
+    torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``).  DGX
+    Cloud's recipes switch cuDNN's attention on, but for Nemotron4 340B (``configure.sh``, NVTE_FUSED_ATTN)."""
+    if line["source"].startswith("DGX Cloud"):
+        return "nemo-2024" if line["model"] == "Nemotron4 340B" else usual
     if usual == "nemo" and line["gpu"].startswith("H100"):
         return "nemo-2024"
     compiled = "compile" in line["overlap"] or line["precision"].startswith("float8")
@@ -299,6 +304,12 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
             "vocab_size": int(line["vocab"]) if maxtext else vocabulary, "max_position_embeddings": max(length, 8192),
             **({"head_dim": 128} if maxtext else {}),
         }  # fmt: skip
+    if "nemotron" in named:
+        return "nemotron", {
+            "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": _int(line, "kv_heads", heads),
+            "vocab_size": vocabulary, "max_position_embeddings": length,
+        }  # fmt: skip
     if source.startswith("BigScience"):
         return "bloom", {
             "hidden_size": width, "n_layer": layers, "n_head": heads, "vocab_size": vocabulary, "seq_length": length
@@ -383,7 +394,7 @@ def cuts(family: str, layers: int, parts: int, short: bool) -> tuple[str, ...]:
     """Where the parts of a model begin: of equal depth, or with a layer less in the first and the last."""
     depth = (layers + 2) // parts if short else -(-layers // parts)
     at = [min(number * depth - short, layers) for number in range(1, parts)]
-    llama = family == "llama" or family.startswith(("deepseek", "qwen3", "gpt-oss"))
+    llama = family == "llama" or family.startswith(("deepseek", "qwen3", "gpt-oss", "nemotron"))
     block, last = ("model.layers", "model.norm") if llama else ("transformer.h", "transformer.ln_f")
     return tuple(f"{block}.{n}" if n < layers else last for n in at)
 

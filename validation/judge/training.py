@@ -9,9 +9,10 @@ even may shape a description of a software stack (``stacks/``), those whose numb
 their own, and the exit code is 1 where the bias of a source's odd rows is beyond its target.  *above* and *below* count
 measurements outside the 90 % interval, on either side; *hi/lo* is the median width of that interval.
 
-The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NLG, each with its address) shaped no
-constant and no stack: they were looked up when those stood, and all have odd numbers.  Their ``notes`` say what is
-assumed.
+The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NLG, DGX Cloud's recipes, each with its
+address) shaped no constant and no stack: they were looked up when those stood.  Those below P0100 all have odd numbers;
+those from P0101 on are numbered one after the other, and their even ones may shape a stack.  Their ``notes`` say what
+is assumed.
 """
 
 from __future__ import annotations
