@@ -20,7 +20,7 @@ from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
-from triosim.serving.pool import Pool, checked, refuse_idle, step_times
+from triosim.serving.pool import Pool, checked, device_of, refuse_idle, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import StepShape
@@ -198,7 +198,7 @@ def least_energy_request(
 
     if full.energy is None:
         raise InputError(NOTHING_DRAWN)
-    top, lowest = clock_range([full.pool.system])
+    top, lowest = clock_range([device_of(full.pool, full.pool.first)])
     most = full.e2e_s * (1 + slowdown)
     found, best = least_energy(
         lambda clock: predict(clock, False), full, top, lowest, lambda one: one.joules, lambda one: one.e2e_s <= most
