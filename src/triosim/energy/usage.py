@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from triosim.core import guarded
 from triosim.core.errors import InputError
 from triosim.core.result_file import check_result, undamaged
 from triosim.energy.cost import SECONDS_PER_HOUR, Usage
+from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.describe import COSTED
 
 
 def read(path: Path) -> Usage:
@@ -47,8 +49,15 @@ def _usage(found: Mapping[str, Any], where: str) -> Usage:
         tokens=float(tokens) * seconds if tokens else None,
         sample=sample_name(bool(found["workload"]["training"]), found["workload"].get("sequence_length")),
         hours_spread=half_width(*found["interval_s"]), it_spread=half_width(*energy["interval_j"]),
-        timed=timed / node_j if node_j else 1.0,
+        timed=timed / node_j if node_j else 1.0, known=_known(models),
     )  # fmt: skip
+
+
+def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Accelerator, ...]:
+    """Devices as a result describes them; none of a result that says only their names, as earlier ones did."""
+    return tuple(
+        Accelerator(str(one["name"]), **{name: one[name] for name in COSTED}) for one in rows if "price_per_hour" in one
+    )
 
 
 def _energy(found: Mapping[str, Any], where: str) -> Any:
@@ -77,6 +86,7 @@ def _run(found: Mapping[str, Any], where: str) -> Usage:
         hours_spread=half_width(*found.get("interval", {}).get("duration", (0.0, 0.0))),
         it_spread=half_width(*energy["interval_j"]),
         timed=(float(energy["idle_j"]) + float(energy["host_j"])) / node if node else 1.0,
+        known=_known(found.get("accelerators", ())),
     )
 
 
@@ -91,6 +101,7 @@ def _request(found: Mapping[str, Any], where: str) -> Usage:
         hours_spread=half_width(*found.get("interval", {}).get("e2e_s", (0.0, 0.0))),
         it_spread=half_width(*energy["interval_j"]),
         timed=float(energy["parts_j"]["static"]) / float(energy["request_j"]) if energy["request_j"] else 1.0,
+        known=_known(found.get("accelerators", ())),
         remarks=("energy: of the devices alone, hosts are not in it (triosim serve counts them)",),
     )
 
@@ -124,9 +135,17 @@ def sample_name(training: bool, sequence_length: int | None) -> str:
     return "sample" if training else "request"
 
 
-def nominal(device: str, hours: float, watts: float) -> Usage:
-    """A whole job of so many device hours at a nominal power, as published jobs are counted."""
-    return Usage(devices=((device, 1.0),), hours=hours, it_j=hours * SECONDS_PER_HOUR * watts, unit="job")
+def nominal(device: str, hours: float, watts: float, known: tuple[Accelerator, ...] = ()) -> Usage:
+    """A whole job of so many device hours at a nominal power, as published jobs are counted.
+
+    Args:
+        device: its name.
+        hours: of a device.
+        watts: that a device draws.
+        known: the device where the user describes it.
+    """
+    joules = hours * SECONDS_PER_HOUR * watts
+    return Usage(devices=((device, 1.0),), hours=hours, it_j=joules, unit="job", known=known)
 
 
 def hourly(path: Path) -> tuple[float, ...]:

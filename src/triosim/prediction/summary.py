@@ -108,15 +108,16 @@ class Summary:
     def _cost(self, energy: Energy, seconds: float, speed: Throughput, interval: tuple[float, float]) -> Cost:
         """What the job costs, and emits."""
         system = self.of.system
-        models = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
+        counts = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
         used = Usage(
-            devices=tuple((m.name, float(n)) for m, n in zip(system.models, models, strict=True) if n),
+            devices=tuple((m.name, float(n)) for m, n in zip(system.models, counts, strict=True) if n),
             hours=seconds / SECONDS_PER_HOUR, it_j=energy.node_j, pue=energy.pue,
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
             sample=sample_name(self.of.plan.training, self.of.whole.meta.sequence_length),
             hours_spread=half_width(*interval), it_spread=half_width(*energy.interval_j),
             timed=energy.timed_j / energy.node_j if energy.node_j else 1.0,
+            known=system.models,
         )  # fmt: skip
         return cost(used, self.energy.cost)
 

@@ -15,6 +15,7 @@ import numpy as np
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.hardware.describe import costed
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
 from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
@@ -76,8 +77,10 @@ class OneRequest:
     def table(self) -> dict[str, Any]:
         """For JSON."""
         own = self.pool
+        device = device_of(own, own.first)
         return {
-            "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": own.system.model(0).name,
+            "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": device.name,
+            "accelerators": [costed(device)],
             "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
                      "host": own.host, "power_cap_w": own.power_cap_w, "clock_hz": own.clock_hz},
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,

@@ -177,8 +177,8 @@ class Request:
 
     __slots__ = (
         "arrived", "asked", "away", "behind", "blocks", "busy", "cached", "computed", "displaced", "end", "finished",
-        "first_token", "held", "held_windowed", "keys", "known", "last_end", "last_token", "number", "prefill", "priority",
-        "prompt", "restarts", "row", "scheduled", "session", "stored", "waited",
+        "first_token", "held", "held_windowed", "keys", "known", "last_end", "last_token", "number", "prefill",
+        "priority", "prompt", "restarts", "row", "scheduled", "session", "stored", "waited",
     )  # fmt: skip
 
     def __init__(
