@@ -206,3 +206,13 @@ def test_where_many_chunks_begin_is_cut_short(tmp_path: Path) -> None:
     said = " ".join(run("compare", many, tmp_path / "b.json").stdout.split())
     assert "model.layers.39 (40)" in said
     assert "model.layers.4" not in said
+
+
+def test_kernels_of_attention_are_told_apart(tmp_path: Path) -> None:
+    found = []
+    for kernel in ("flash1", "flash2"):
+        path = tmp_path / f"{kernel}.json"
+        run("train", "llama-3.2-1b", "--seq-len", "64", "--device", "H100", "--attention", kernel, "--json", path)
+        found.append(path)
+        assert json.loads(path.read_text())["workload"]["attention"] == kernel
+    assert "workload attention  flash1  flash2" in run("compare", *found).stdout

@@ -316,3 +316,22 @@ def test_a_result_without_facts_of_its_devices_takes_those_of_the_catalog(tmp_pa
             del one[name]
     path.write_text(json.dumps(found))
     assert cost(read(path)).rows == cost(now).rows
+
+
+def test_the_mean_of_iterations_that_vary_is_what_is_paid(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    words = ("train", "llama-3.2-1b", "--seq-len", "64", "--device", "H100", "--devices", "2", "--json", path)
+    run(*words)
+    plain = cost(read(path)).rows[0]
+    run(*words, "--variation", "devices=0.1")
+    found = json.loads(path.read_text())
+    row = cost(read(path)).rows[0]
+    assert row.hours * 3600 == pytest.approx(found["variation"]["mean_s"])
+    assert row.hours > plain.hours
+    timed = found["energy"]["timed_j"] / found["energy"]["node_j"]
+    assert row.it_kwh == pytest.approx(plain.it_kwh * (1 + timed * (row.hours / plain.hours - 1)))
+    inside = found["cost"]["rows"][0]
+    assert (inside["hours"], inside["usd"]) == pytest.approx((row.hours, row.usd))
+    of_job = json.loads(run("job", path, "--iterations", "100", "--mtbf", "none", "--json", "-").stdout)
+    assert of_job["training_s"] == pytest.approx(100 * row.hours * 3600)
+    assert "iterations that vary (devices=0.1)" in " ".join(run("cost", path).stdout.split())
