@@ -182,7 +182,8 @@ class Plan(ValidatedFields):
     )  # fmt: skip
     placement: tuple[Annotated[int, ValueRange(0)], ...] | None = asked(
         None, DIVISION, "LIST",
-        "Devices of the ranks in order, as 0,2,1,3; or grid-cycle: along a ring through the --shape of a mesh.",
+        "Devices of the ranks in order, as 0,2,1,3 or 0-7,16-23; or grid-cycle: along a ring through the --shape of a "
+        "mesh.",
     )  # fmt: skip
     training: bool = True
     stack: Stack | None = asked(

@@ -40,6 +40,7 @@ def test_every_field_has_an_option_or_is_known_to_have_none() -> None:
     ({"offload": ["optimizer", "optimizer"]}, "offload", ("optimizer",)),
     ({"place": ["weight=host"]}, "places", {"weight": "host"}),
     ({"placement": "1,0"}, "placement", (1, 0)),
+    ({"placement": "0-2, 9, 7-5"}, "placement", (0, 1, 2, 9, 7, 6, 5)),
     ({"schedule_option": ["chunks=4"], "schedule": "interleaved-1f1b"}, "schedule_options", {"chunks": "4"}),
     ({"cp": 2, "ep": 4, "parallelism": ["hsdp"]}, "parallelism", ("hsdp", "context", "experts")),
     ({"seq_len": 128}, "sequence_length", 128),

@@ -272,3 +272,66 @@ def test_intervals_are_of_constants_until_somebody_gives_them() -> None:
     own = cost(USAGE, CostOptions(mode="own")).rows[0]
     assert own.usd is not None
     assert own.interval["usd"][0] < 0.9 * own.usd < 1.1 * own.usd < own.interval["usd"][1]
+
+
+DEVICE = """
+name = "mine"
+memory = "256 GiB"
+memory_type = "HBM3"
+memory_bandwidth = "12 TB/s"
+tdp_w = 1500
+process = "3 nm"
+price_per_hour = 1.5
+peak_flops = { bfloat16 = 3500e12 }
+"""
+
+
+def test_a_price_of_a_device_file_is_in_the_cost_of_its_results(tmp_path: Path) -> None:
+    path, json_file = tmp_path / "mine.toml", tmp_path / "result.json"
+    path.write_text(DEVICE)
+    serve = ("--arrivals", "poisson:4", "--lengths", "fixed:100", "--requests", "20", "--interval", "off")
+    for words in (
+        ("train", "llama-3.2-1b", "--seq-len", "64", "--devices", "2", "--link", "100GB/s"),
+        ("serve", "llama-3.2-1b", *serve),
+        ("infer", "llama-3.2-1b", "--prompt", "100", "--output", "4"),
+    ):
+        run(*words, "--device", path, "--json", json_file)
+        row, *_ = json.loads(run("cost", json_file, "--json", "-").stdout)["rows"]
+        assert row["usd"] == pytest.approx(1.5 * row["device_hours"])
+        inside = json.loads(json_file.read_text()).get("cost")
+        if inside is not None:
+            assert inside["rows"][0]["usd"] == pytest.approx(row["usd"])
+            assert inside["rows"][0]["embodied_kg"] == pytest.approx(row["embodied_kg"])
+        assert "rent of mine: 1.5 USD/h, as its description has it" in " ".join(run("cost", json_file).stdout.split())
+    hours = json.loads(run("cost", "--device", path, "--hours", "10", "--json", "-").stdout)["rows"][0]
+    assert (hours["usd"], hours["it_kwh"]) == (15.0, 15.0)
+
+
+def test_a_result_without_facts_of_its_devices_takes_those_of_the_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    run("train", "llama-3.2-1b", "--seq-len", "64", "--device", "H100", "--json", path)
+    found, now = json.loads(path.read_text()), read(path)
+    for one in found["system"]["accelerators"]:
+        for name in ("process", "memory_type", "tdp_w", "price_per_hour"):
+            del one[name]
+    path.write_text(json.dumps(found))
+    assert cost(read(path)).rows == cost(now).rows
+
+
+def test_the_mean_of_iterations_that_vary_is_what_is_paid(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    words = ("train", "llama-3.2-1b", "--seq-len", "64", "--device", "H100", "--devices", "2", "--json", path)
+    run(*words)
+    plain = cost(read(path)).rows[0]
+    run(*words, "--variation", "devices=0.1")
+    found = json.loads(path.read_text())
+    row = cost(read(path)).rows[0]
+    assert row.hours * 3600 == pytest.approx(found["variation"]["mean_s"])
+    assert row.hours > plain.hours
+    timed = found["energy"]["timed_j"] / found["energy"]["node_j"]
+    assert row.it_kwh == pytest.approx(plain.it_kwh * (1 + timed * (row.hours / plain.hours - 1)))
+    inside = found["cost"]["rows"][0]
+    assert (inside["hours"], inside["usd"]) == pytest.approx((row.hours, row.usd))
+    of_job = json.loads(run("job", path, "--iterations", "100", "--mtbf", "none", "--json", "-").stdout)
+    assert of_job["training_s"] == pytest.approx(100 * row.hours * 3600)
+    assert "iterations that vary (devices=0.1)" in " ".join(run("cost", path).stdout.split())

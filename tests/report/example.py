@@ -357,7 +357,7 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
             f"The plan needs {needed / GIB:.1f} GiB on device 0, more than the device has: it does not fit.",
         ),
         tasks=len(slices), flows=640, make_energy=lambda: _energy(period, ranks),
-        make_cost=lambda energy, interval: cost(
+        make_cost=lambda energy, interval, varies: cost(
             Usage((("H100-SXM5-80GB", float(ranks)),), period / 3600, energy.node_j), CostOptions()
         ),
         make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200, "links shared anew"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 from itertools import count, islice
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 import triosim
 from tests.asked import asked
+from tests.command import run
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.plan import Plan
@@ -135,3 +137,19 @@ def test_a_digest_follows_the_content(gpt2: triosim.Trace, server: triosim.Syste
         own.write_text(content)
         others.append(digest(gpt2, server, BASE, files=[str(own)]))
     assert len({digest(gpt2, server, BASE), *others}) == 6
+
+
+def test_clocks_and_power_caps_are_axes(tmp_path: Path) -> None:
+    words = ("train", "llama-3.2-1b", "--seq-len", "512", "--device", "H100")
+    path = tmp_path / "sweep.json"
+    run(*words, "--sweep", "clock=none,990MHz", "power-cap=none,300W", "--json", path)
+    plans = json.loads(path.read_text())["plans"]
+    for one in plans:
+        options = [text for name, value in one["asked"].items() if value != "none" for text in (f"--{name}", value)]
+        alone = json.loads(run(*words, *options, "--json", "-").stdout)
+        assert one["figures"]["iteration_time_s"] == pytest.approx(alone["iteration_time_s"], rel=1e-9)
+    assert len({one["figures"]["iteration_time_s"] for one in plans}) >= 3
+    low = run(*words, "--sweep", "clock=none,5MHz").stdout
+    assert "a clock of 5 MHz is outside those of H100" in low
+    twice = run(*words, "--clock", "990MHz", "--sweep", "clock=none,990MHz", code=2)
+    assert "--clock is given by itself and in --sweep" in twice.stderr

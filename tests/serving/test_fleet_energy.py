@@ -190,6 +190,22 @@ def test_the_command_says_joules_and_takes_limits(tmp_path: Path) -> None:
     assert cheap["energy"]["host_j"] == 0
 
 
+def test_devices_of_a_mixed_fleet_keep_their_own_clocks() -> None:
+    a100 = system(device="A100-SXM4-80GB", devices=1)
+    own = Deployment((Pool("llama-3-8b", ONE, name="h"), Pool("llama-3-8b", a100, name="a")))
+    slo = parse_slo("ttft=p99:1s")
+    found = least_energy_clock(own, TRAFFIC, slo)
+    assert dict(found.boost_hz) == {"H100-SXM5-80GB": 1980e6, "A100-SXM4-80GB": 1410e6}
+    assert max(found.tried) == 1980e6  # that of the full clock, at which both run at their own
+    assert of(found.tried[1980e6]).clocks == (1.0, 1.0)
+    between = [clock for clock in found.tried if 1410e6 < clock < 1980e6]
+    assert between
+    for clock in between:
+        first, second = found.tried[clock].deployment.pools
+        assert (first.clock_hz, second.clock_hz) == (clock, 1410e6)
+        assert of(found.tried[clock]).node_j <= of(found.tried[1980e6]).node_j
+
+
 def test_the_command_finds_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     shown = run(*COMMAND, "--find", "clock", "--slo", "ttft=p99:60ms", "--json", path).stdout

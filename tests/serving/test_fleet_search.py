@@ -84,6 +84,12 @@ def test_the_cheapest_fleet_is_as_small_as_it_can_be() -> None:
     assert len({one["figures"]["replicas"] for one in found}) > 1
 
 
+def test_a_device_that_is_named_twice_is_tried_once() -> None:
+    found = fleets(*H100[:-1], "H100,A100,H100-SXM5-80GB,H100", *TRAFFIC[:-1], "20", *GOALS, "--find", "fleet",
+                   "--sweep", "tp=1")  # fmt: skip
+    assert [one["asked"]["device"] for one in found] == ["H100", "A100"]
+
+
 def test_goals_that_nobody_keeps_are_said_to_be_missed() -> None:
     words = (*H100, *TRAFFIC[:-1], "20", "--slo", "tpot=p99:1us", "--find", "fleet", "--sweep", "tp=1")
     assert "no fleet keeps tpot=p99:1e-06s" in run(*words).stdout
@@ -133,6 +139,8 @@ def test_values_with_options_are_told_apart() -> None:
         (("--sweep", "tp=1", "--interval", "on"), "does not go with --sweep"),
         (("--sweep", "tp=1", "--find", "goals"), "is not known: give rate or fleet"),
         (("--find", "fleet"), "give --slo"),
+        (("--find", "fleet", "--slo", "ttft=2s", "--device", "H100,NOPE"), "unknown device 'NOPE'"),
+        (("--find", "fleet", "--slo", "ttft=2s", "--device", ","), "--device names none"),
         (("--find", "fleet", "--slo", "ttft=2s", "--replicas", "2"), "leave --replicas out"),
         (("--find", "fleet", "--slo", "ttft=2s", "--sweep", "replicas=1,2"), "leave it out"),
         (("--find", "fleet", "--slo", "ttft=2s", "--system", "dgx-h100"), "no --system"),

@@ -59,6 +59,7 @@ def test_the_second_waits_for_the_first_and_for_its_weights() -> None:
 def test_whose_turn_is_over_computes_again() -> None:
     served, sharing = taking_turns([0.0, 0.001], ["a", "b"], turn=5 * MS, output=20)
     assert min(served.restarts) > 0
+    assert (served.restarts == served.displaced).all()
     assert served.restarts.sum() == sharing.swaps - 1  # who ends first gives its devices away with nothing lost
     once, _ = taking_turns([0.0, 0.001], ["a", "b"], output=20)
     assert served.computed.sum() > once.computed.sum()

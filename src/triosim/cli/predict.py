@@ -292,6 +292,10 @@ def _placed(text: str) -> tuple[str, str]:
     return category.strip().replace("-", "_"), place.strip()
 
 
+MOST_PLACED = 10_000_000
+"""Devices after ``--placement`` beyond which a number is a slip."""
+
+
 def _placement(options: Options) -> tuple[int, ...] | None:
     text = options.placement
     if text is None:
@@ -304,10 +308,19 @@ def _placement(options: Options) -> tuple[int, ...] | None:
         if len(shape) != 2:
             raise InputError(f"--placement grid-cycle goes through rows and columns, not --shape {options.shape}")
         return tuple(grid_cycle(*shape).tolist())
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise InputError(f"--placement {text!r}: give the devices in order, for example 0,2,1,3, or grid-cycle")
-    return tuple(map(int, words))
+    found: list[int] = []
+    for word in text.split(","):
+        first, dash, last = (part.strip() for part in word.partition("-"))
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(
+                f"--placement {text!r}: give the devices in order, for example 0,2,1,3 or 0-7,16-23, or grid-cycle"
+            )
+        ends = int(first), int(last or first)
+        if len(found) + abs(ends[1] - ends[0]) >= MOST_PLACED:
+            raise InputError(f"--placement {text!r}: names more than {MOST_PLACED:,} devices: look for a wrong number")
+        step = 1 if ends[0] <= ends[1] else -1
+        found += range(ends[0], ends[1] + step, step)
+    return tuple(found)
 
 
 def named_system(options: Options, device: str | Accelerator | None, at_least: int) -> System:

@@ -17,6 +17,7 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.worker_processes import ended, worker_processes
 
 if TYPE_CHECKING:
+    from triosim.hardware.accelerator import Accelerator
     from triosim.serving.deployment import Deployment
     from triosim.serving.metrics import Slo
     from triosim.serving.outcome import FleetOutcome
@@ -135,11 +136,13 @@ def _several(values: str) -> list[str]:
 
 
 def _devices(options: ServeOptions) -> tuple[str, ...]:
-    """Kinds of devices of which the cheapest fleet is looked for.
+    """Kinds of devices of which the cheapest fleet is looked for; of names of one device the first.
 
     Raises:
-        InputError: none is named, or options say how large the fleet is.
+        InputError: none is named, one is not known, or options say how large the fleet is.
     """
+    from triosim.hardware.build import accelerator
+
     if not options.device or options.system is not None:
         raise InputError("--find fleet chooses among devices: give --device, as --device H100,A100, and no --system")
     given = {
@@ -150,7 +153,14 @@ def _devices(options: ServeOptions) -> tuple[str, ...]:
     for name, is_given in given.items():
         if is_given:
             raise InputError(f"--find fleet finds how many replicas are needed: leave {name} out")
-    return tuple(dict.fromkeys(part.strip() for part in options.device.split(",") if part.strip()))
+    found: list[tuple[Accelerator, str]] = []
+    for name in filter(None, map(str.strip, options.device.split(","))):
+        device = accelerator(name)
+        if all(device != known for known, _ in found):
+            found.append((device, name))
+    if not found:
+        raise InputError("--device names none: give the devices among which it chooses, as --device H100,A100")
+    return tuple(name for _, name in found)
 
 
 def _values(name: str, words: Sequence[str]) -> tuple[str, tuple[Any, ...]]:

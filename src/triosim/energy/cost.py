@@ -81,8 +81,9 @@ class Usage:
     """What a job uses in one of its units of work.
 
     Attributes:
-        devices: names of the devices, and how many of each; names that the catalog does not have are taken for
-            accelerators of which nothing is known.
+        devices: names of the devices, and how many of each.
+        known: devices as the user describes them, or a result does; others are those of the catalog, and of a name that
+            it does not have nothing is known.
         hours: of one unit.
         it_j: joules of the nodes in one unit.
         pue: that the prediction has, None where it has none.
@@ -110,6 +111,7 @@ class Usage:
     it_spread: float = 0.0
     timed: float = 1.0
     remarks: tuple[str, ...] = ()
+    known: tuple[Accelerator, ...] = ()
 
     @property
     def count(self) -> float:
@@ -222,7 +224,8 @@ class _Costing:
     devices: Sequence[tuple[Accelerator, float]] = ()
 
     def run(self) -> Cost:
-        self.devices = [(_device(name), count) for name, count in self.usage.devices]
+        known = {device.name: device for device in self.usage.known}
+        self.devices = [(known.get(name) or _device(name), count) for name, count in self.usage.devices]
         options, pue = self.options, self.pue()
         rows = [self._row(name, factor) for name, factor in self._units()]
         factors = self._interval()
@@ -421,7 +424,11 @@ class _Costing:
         name, rent = device.name or "the device", self._rent(device)
         if rent is None:
             return f"rent of {name}: not known, give --price (for example 2/h) or --pay own"
-        where = "as given" if self.options.price_per_hour is not None else "list price in the catalog of devices"
+        where = "list price in the catalog of devices"
+        if self.options.price_per_hour is not None:
+            where = "as given"
+        elif rent != _device(device.name).price_per_hour:
+            where = "as its description has it"
         return f"rent of {name}: {rent:g} USD/h, {where}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,10 @@ from typing import Any
 from triosim.core import guarded
 from triosim.core.errors import InputError
 from triosim.core.result_file import check_result, undamaged
+from triosim.core.units import format_time
 from triosim.energy.cost import SECONDS_PER_HOUR, Usage
+from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.describe import COSTED
 
 
 def read(path: Path) -> Usage:
@@ -38,7 +41,7 @@ def _usage(found: Mapping[str, Any], where: str) -> Usage:
     timed = float(energy.get("timed_j", node_j))
     if not (seconds > 0 and ranks > 0 and devices > 0 and 0 <= node_j < float("inf") and 1 <= pue < float("inf")):
         raise InputError(f"{where} is a damaged result: times, devices and energy must be above 0")
-    return Usage(
+    alone = Usage(
         devices=tuple((str(one["name"]), float(one["count"]) * ranks / devices) for one in models),
         hours=seconds / SECONDS_PER_HOUR,
         it_j=node_j,
@@ -47,8 +50,16 @@ def _usage(found: Mapping[str, Any], where: str) -> Usage:
         tokens=float(tokens) * seconds if tokens else None,
         sample=sample_name(bool(found["workload"]["training"]), found["workload"].get("sequence_length")),
         hours_spread=half_width(*found["interval_s"]), it_spread=half_width(*energy["interval_j"]),
-        timed=timed / node_j if node_j else 1.0,
+        timed=timed / node_j if node_j else 1.0, known=_known(models),
     )  # fmt: skip
+    return varied(alone, found.get("variation"), seconds, where)
+
+
+def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Accelerator, ...]:
+    """Devices as a result describes them; none of a result that says only their names, as earlier ones did."""
+    return tuple(
+        Accelerator(str(one["name"]), **{name: one[name] for name in COSTED}) for one in rows if "price_per_hour" in one
+    )
 
 
 def _energy(found: Mapping[str, Any], where: str) -> Any:
@@ -77,6 +88,7 @@ def _run(found: Mapping[str, Any], where: str) -> Usage:
         hours_spread=half_width(*found.get("interval", {}).get("duration", (0.0, 0.0))),
         it_spread=half_width(*energy["interval_j"]),
         timed=(float(energy["idle_j"]) + float(energy["host_j"])) / node if node else 1.0,
+        known=_known(found.get("accelerators", ())),
     )
 
 
@@ -91,6 +103,7 @@ def _request(found: Mapping[str, Any], where: str) -> Usage:
         hours_spread=half_width(*found.get("interval", {}).get("e2e_s", (0.0, 0.0))),
         it_spread=half_width(*energy["interval_j"]),
         timed=float(energy["parts_j"]["static"]) / float(energy["request_j"]) if energy["request_j"] else 1.0,
+        known=_known(found.get("accelerators", ())),
         remarks=("energy: of the devices alone, hosts are not in it (triosim serve counts them)",),
     )
 
@@ -112,6 +125,51 @@ SERVED: Mapping[str, Callable[[Mapping[str, Any], str], Usage]] = {
 """Readers of what ``serve`` and ``infer --prompt`` write, by its schema."""
 
 
+def mean_over_predicted(variation: Mapping[str, Any] | None, seconds: float, where: str) -> tuple[float, str]:
+    """By how much the mean of iterations that vary is longer than one that does not, and that in words.
+
+    A job has many of them, so that it takes their mean, however a single one comes out.
+
+    Args:
+        variation: of a result; None where nothing varies.
+        seconds: of an iteration that does not vary.
+        where: the result, for errors.
+
+    Raises:
+        InputError: the mean is no time.
+    """
+    if variation is None:
+        return 1.0, ""
+    longer = float(variation["mean_s"]) / seconds
+    if not 0 < longer < math.inf:
+        raise InputError(f"{where} is a damaged result: times must be above 0")
+    asked = ", ".join(f"{name}={spread}" for name, spread in variation["asked"].items())
+    return longer, (
+        f"iterations that vary ({asked}): their mean, {longer - 1:+.1%} beside one that does not, which takes "
+        f"{format_time(seconds)}"
+    )
+
+
+def varied(used: Usage, variation: Mapping[str, Any] | None, seconds: float, where: str) -> Usage:
+    """What the mean iteration uses where iterations vary: what is drawn for as long as it takes is drawn for longer.
+
+    Args:
+        used: by an iteration that does not vary.
+        variation, seconds, where: as of :func:`mean_over_predicted`.
+
+    Raises:
+        InputError: the mean is no time.
+    """
+    longer, words = mean_over_predicted(variation, seconds, where)
+    if not words:
+        return used
+    joules = used.it_j * (1 + used.timed * (longer - 1))
+    share = used.timed * longer * used.it_j / joules if joules else 1.0
+    return replace(
+        used, hours=used.hours * longer, it_j=joules, timed=share, remarks=(*used.remarks, words)
+    )  # fmt: skip
+
+
 def half_width(low: float, high: float) -> float:
     """Natural logarithm of the factor of an interval; 0 where it has no width or reaches zero."""
     return math.log(high / low) / 2 if 0 < low < high < math.inf else 0.0
@@ -124,9 +182,17 @@ def sample_name(training: bool, sequence_length: int | None) -> str:
     return "sample" if training else "request"
 
 
-def nominal(device: str, hours: float, watts: float) -> Usage:
-    """A whole job of so many device hours at a nominal power, as published jobs are counted."""
-    return Usage(devices=((device, 1.0),), hours=hours, it_j=hours * SECONDS_PER_HOUR * watts, unit="job")
+def nominal(device: str, hours: float, watts: float, known: tuple[Accelerator, ...] = ()) -> Usage:
+    """A whole job of so many device hours at a nominal power, as published jobs are counted.
+
+    Args:
+        device: its name.
+        hours: of a device.
+        watts: that a device draws.
+        known: the device where the user describes it.
+    """
+    joules = hours * SECONDS_PER_HOUR * watts
+    return Usage(devices=((device, 1.0),), hours=hours, it_j=joules, unit="job", known=known)
 
 
 def hourly(path: Path) -> tuple[float, ...]:

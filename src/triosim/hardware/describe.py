@@ -10,8 +10,17 @@ from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import Labels
 from triosim.hardware.system import System, Tier
+
+COSTED = ("memory_bytes", "process", "memory_type", "tdp_w", "price_per_hour")
+"""What a cost reads of a device beside its name (:mod:`triosim.energy.cost`)."""
+
+
+def costed(device: Accelerator) -> dict[str, str | float | None]:
+    """What a cost reads of a device, by name, as results have it."""
+    return {name: getattr(device, name) for name in ("name", *COSTED)}
 
 
 @dataclass(frozen=True)
@@ -19,7 +28,8 @@ class AcceleratorDescription:
     """One model of device in a system; FLOP/s by element type, None for what is not known.
 
     ``slowdown`` is what its stragglers take longer, 1 for others; ``power_cap_w`` and ``clock_limit_hz`` are None where
-    nothing holds it back.
+    nothing holds it back.  ``tdp_w`` is in watts, ``price_per_hour`` in dollars; these, ``process`` and ``memory_type``
+    are what a cost rests on.
     """
 
     name: str
@@ -31,6 +41,10 @@ class AcceleratorDescription:
     slowdown: float = 1.0
     power_cap_w: float | None = None
     clock_limit_hz: float | None = None
+    process: str = ""
+    memory_type: str = ""
+    tdp_w: float | None = None
+    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,7 @@ def describe(system: System) -> SystemDescription:
             AcceleratorDescription(
                 model.name, int(count), model.memory_bytes, model.memory_bandwidth, dict(model.peak_flops),
                 model.confidence, model.slowdown, model.power_cap_w, model.clock_limit_hz,
+                model.process, model.memory_type, model.tdp_w, model.price_per_hour,
             )
             for model, count in zip(system.models, counts, strict=True)
         ),

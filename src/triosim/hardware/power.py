@@ -185,3 +185,21 @@ def held_back(system: System, cap_w: float | None = None, clock_hz: float | None
             device = replace(device, clock_limit_hz=clock_hz)
         models.append(device)
     return replace(system, models=tuple(models))
+
+
+def at_most(system: System, clock_hz: float) -> System:
+    """The system with no device above a clock: one whose boost clock is lower keeps that.
+
+    Args:
+        system: the machine; all boost clocks are known.
+        clock_hz: at least the lowest clock of each device.
+
+    Raises:
+        InputError: it is below that.
+    """
+    models = []
+    for device in system.models:
+        limit = min(clock_hz, device.clock_hz or clock_hz)
+        relative_clock(device, limit)
+        models.append(replace(device, clock_limit_hz=limit))
+    return replace(system, models=tuple(models))

@@ -9,7 +9,7 @@ from typing import Any
 
 from triosim.core.errors import InputError
 from triosim.core.result_file import check_result, read_result, undamaged
-from triosim.core.units import format_time
+from triosim.energy.usage import mean_over_predicted
 from triosim.job.prediction import JobIteration
 
 
@@ -45,7 +45,7 @@ def _iteration(document: Mapping[str, Any], where: str) -> JobIteration:
     if not (0 < low <= seconds <= high < math.inf and ranks > 0 and 0 <= state < math.inf):
         raise InputError(f"{where} is a damaged result: times, devices and memory must be above 0")
     tokens = speed.get("tokens_per_s")
-    longer, source = _mean_over_predicted(document.get("variation"), seconds, where)
+    longer, source = mean_over_predicted(document.get("variation"), seconds, where)
     return JobIteration(
         name=f"{document['workload']['name']} on {document['system']['name']}",
         seconds=seconds * longer, low=low * longer, high=high * longer, devices=ranks,
@@ -53,20 +53,3 @@ def _iteration(document: Mapping[str, Any], where: str) -> JobIteration:
         samples=float(speed["samples_per_s"]) * seconds, state_bytes=state, fits=document["memory"].get("fits"),
         source=source,
     )  # fmt: skip
-
-
-def _mean_over_predicted(variation: Mapping[str, Any] | None, seconds: float, where: str) -> tuple[float, str]:
-    """By how much the mean of iterations that vary is longer than one that does not, and that in words.
-
-    A job has many of them, so that it takes their mean, however a single one comes out.
-    """
-    if variation is None:
-        return 1.0, ""
-    longer = float(variation["mean_s"]) / seconds
-    if not 0 < longer < math.inf:
-        raise InputError(f"{where} is a damaged result: times must be above 0")
-    asked = ", ".join(f"{name}={spread}" for name, spread in variation["asked"].items())
-    return longer, (
-        f"iterations that vary ({asked}): their mean, {longer - 1:+.1%} beside one that does not, which takes "
-        f"{format_time(seconds)}"
-    )

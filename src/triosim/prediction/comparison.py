@@ -18,7 +18,7 @@ PARTS = (*PHASES, "exposed communication", "host", "idle")
 the rest, above all pipeline bubbles."""
 _GROUPS = ("workload", "system", "plan", "fidelity")
 _MADE = {
-    "workload": ("name", "batch_size", "sequence_length", "parameters", "operators", "training"),
+    "workload": ("name", "batch_size", "sequence_length", "parameters", "operators", "training", "attention"),
     "system": ("name", "devices", "topology"),
 }
 """Of workload and system what tells jobs apart; the rest follows from it."""

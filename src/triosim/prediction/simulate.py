@@ -151,7 +151,8 @@ def simulate(
                 found,
                 make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
                 make_energy=lambda: whole().energy,
-                make_cost=lambda used, interval: whole().make_cost(used, interval), make_layers=lambda: whole().layers,
+                make_cost=lambda used, interval, varies: whole().make_cost(used, interval, varies),
+                make_layers=lambda: whole().layers,
                 make_timeline=lambda: whole().timeline,
             )  # fmt: skip
     job = written(made, progress)

@@ -14,7 +14,7 @@ from triosim.energy.account import Energy, EnergyAccount
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
 from triosim.energy.options import EnergyOptions
-from triosim.energy.usage import half_width, sample_name
+from triosim.energy.usage import half_width, sample_name, varied
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import Accelerator
@@ -33,11 +33,13 @@ from triosim.prediction.result import Interval, Memory, Result, Throughput, Work
 from triosim.prediction.timeline import CATEGORIES
 from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
+from triosim.trace.calls import attention_kernels
 from triosim.trace.tables import Phase
 from triosim.transform.rescale import grown_share, guessed_batch
 
 if TYPE_CHECKING:
     from triosim.composition.residual import JobSizes
+    from triosim.prediction.variation import VariedTime
 
 MOST = 0.5
 """Part of the recorded time that grows with the batch in any step whose batch size is right."""
@@ -97,7 +99,7 @@ class Summary:
             flows=run.flows,
             make_interval=lambda: self._interval(seconds),
             make_energy=account.energy,
-            make_cost=lambda energy, interval: self._cost(energy, seconds, throughput, interval),
+            make_cost=lambda energy, interval, varies: self._cost(energy, seconds, throughput, interval, varies),
             make_layers=lambda: tally.layer_rows(run, trace, account),
             make_timeline=lambda: tally.timeline(
                 run, trace, self.of.system, self.of.placement, self.of.footprints, account
@@ -105,20 +107,24 @@ class Summary:
             make_stats=self.stats,
         )
 
-    def _cost(self, energy: Energy, seconds: float, speed: Throughput, interval: tuple[float, float]) -> Cost:
+    def _cost(
+        self, energy: Energy, seconds: float, speed: Throughput, interval: tuple[float, float],
+        varies: VariedTime | None,
+    ) -> Cost:  # fmt: skip
         """What the job costs, and emits."""
         system = self.of.system
-        models = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
+        counts = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
         used = Usage(
-            devices=tuple((m.name, float(n)) for m, n in zip(system.models, models, strict=True) if n),
+            devices=tuple((m.name, float(n)) for m, n in zip(system.models, counts, strict=True) if n),
             hours=seconds / SECONDS_PER_HOUR, it_j=energy.node_j, pue=energy.pue,
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
             sample=sample_name(self.of.plan.training, self.of.whole.meta.sequence_length),
             hours_spread=half_width(*interval), it_spread=half_width(*energy.interval_j),
             timed=energy.timed_j / energy.node_j if energy.node_j else 1.0,
+            known=system.models,
         )  # fmt: skip
-        return cost(used, self.energy.cost)
+        return cost(varied(used, None if varies is None else vars(varies), seconds, "the result"), self.energy.cost)
 
     def _account(self, spent: Sequence[tally.RankTimeUse], speed: Throughput, seconds: float) -> EnergyAccount:
         """What the job takes, to be added up when somebody asks."""
@@ -204,6 +210,7 @@ class Summary:
             recorded_step_time_s=meta.step_time_s,
             step=meta.step,
             training=self.of.plan.training,
+            attention=" ".join(attention_kernels(self.of.job.recorded.operators)),
         )
 
     def _recorded_time(self) -> float:

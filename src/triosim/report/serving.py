@@ -73,7 +73,8 @@ def clocks(found: FoundClock, console: Console) -> None:
          all(met for _, _, met in one.metrics.goals)) for clock, one in found.tried.items()
     ]  # fmt: skip
     which = "mean" if goal.quantile is None else f"p{goal.quantile * 100:g}"
-    clock_table(rows, found.clock_hz / 1e6, (f"{TITLES[goal.metric]} {which}", "missed"), "", console)
+    words = (f"{TITLES[goal.metric]} {which}", "missed")
+    clock_table(rows, found.clock_hz / 1e6, words, "", console, found.boost_hz)
 
 
 def _latencies(result: ServingResult) -> TextTable:
@@ -141,7 +142,10 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
         return [*rows, *_of_images(result)]
     padding = format_share(figures["padding_share"] or 0)
     rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
-    lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"
+    lost = f"{figures['preemptions']:,}, "
+    if figures["interruptions"]:
+        lost += f"and {figures['interruptions']:,} requests lost what they had with their replica: "
+    lost += f"{figures['recomputed_tokens']:,} tokens computed again"
     if figures["swapped_blocks"]:
         lost += f", {figures['swapped_blocks']:,} blocks copied to the host and back"
     rows.append(("preemptions", lost))

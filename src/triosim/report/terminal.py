@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -98,12 +98,13 @@ def clocks(found: BestClock, console: Console) -> None:
     rows = [
         (point.clock_mhz, format_time(point.iteration_time_s), point.node_j, point.allowed) for point in found.points
     ]
-    clock_table(rows, found.clock_hz / 1e6, ("iteration", "too slow"), f", and {share(quick)} slower", console)
+    words = ("iteration", "too slow")
+    clock_table(rows, found.clock_hz / 1e6, words, f", and {share(quick)} slower", console, found.boost_hz)
 
 
 def clock_table(
     rows: Sequence[tuple[float, str, float, bool]], best_mhz: float, words: tuple[str, str], slower: str,
-    console: Console,
+    console: Console, boost_hz: Mapping[str, float] | None = None,
 ) -> None:  # fmt: skip
     """Print clocks and which of them takes least energy.
 
@@ -112,6 +113,8 @@ def clock_table(
         best_mhz: the clock that was chosen.
         words: head of the second column, and what is said of a clock that is not allowed.
         slower: end of the first line: what the best clock costs.
+        console: to print on.
+        boost_hz: boost clocks of the devices by their names; where they differ, a clock is the highest of all of them.
     """
     console.print()
     least, full = next(row[2] for row in rows if row[0] == best_mhz), rows[0][2]
@@ -123,6 +126,10 @@ def clock_table(
         mark = "least" if clock == best_mhz else "" if allowed else words[1]
         table.add_row(f"{clock:.0f} MHz", came, f"{format_count(node_j)}J", mark)
     console.print(table)
+    boosts = boost_hz or {}
+    if len(set(boosts.values())) > 1:
+        own = ", ".join(f"{name} {clock / 1e6:.0f} MHz" for name, clock in boosts.items())
+        paragraph(console, Text(f"  No device goes above its own clock: {own}", "dim"), indent=2, most=_MOST)
 
 
 def _at(peak: Peak) -> str:

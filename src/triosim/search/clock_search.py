@@ -1,12 +1,13 @@
 """The clock at which an iteration takes least energy without taking much longer.
 
 Energy over the clock is a U: below its lowest point the static power of a longer iteration costs more than the lower
-voltage saves.  It is looked for on a grid of clocks and then between the best one's neighbours.
+voltage saves.  It is looked for on a grid of clocks and then between the best one's neighbours.  A clock is one limit
+for all devices: of a mixed machine those whose boost clock is lower stay at theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware import power
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.prediction.result import Result
 
@@ -44,12 +46,14 @@ class BestClock:
         result: the prediction at it.
         full: the prediction at the full clock.
         points: all clocks that were looked at, the highest first.
+        boost_hz: the boost clock of each device by its name, which stays there at a higher clock.
     """
 
     clock_hz: float
     result: Result
     full: Result
     points: tuple[ClockPoint, ...]
+    boost_hz: Mapping[str, float]
 
 
 def best_clock(predict: Callable[[System], Result], system: System, slowdown: float = 0.05) -> BestClock:
@@ -57,7 +61,7 @@ def best_clock(predict: Callable[[System], Result], system: System, slowdown: fl
 
     Args:
         predict: the prediction on a system.
-        system: the machine at its full clock; its devices share one clock.
+        system: the machine at its full clock.
         slowdown: how much longer an iteration may take than at the full clock, as a part of it.
 
     Raises:
@@ -65,36 +69,37 @@ def best_clock(predict: Callable[[System], Result], system: System, slowdown: fl
     """
     if not slowdown >= 0:
         raise InputError(f"a slowdown must be at least 0, got {slowdown:g}")
-    top, lowest = clock_range([system])
+    top, lowest = clock_range(system.models)
     full = predict(system)
     if full.energy is None:
         raise InputError(NOTHING_DRAWN)
     most = full.iteration_time_s * (1 + slowdown)
     found, chosen = least_energy(
-        lambda clock: predict(power.held_back(system, clock_hz=clock)), full, top, lowest, _node_j,
+        lambda clock: predict(power.at_most(system, clock)), full, top, lowest, _node_j,
         lambda result: result.iteration_time_s <= most,
     )  # fmt: skip
     points = tuple(
         ClockPoint(clock / 1e6, result.iteration_time_s, _node_j(result), result.iteration_time_s <= most)
         for clock, result in found.items()
     )
-    return BestClock(chosen, found[chosen], full, points)
+    boost = {device.name: device.clock_hz for device in system.models if device.clock_hz is not None}
+    return BestClock(chosen, found[chosen], full, points, boost)
 
 
 NOTHING_DRAWN = "finding a clock needs what devices draw: name a device of the catalog, or give tdp_w"
 
 
-def clock_range(systems: Sequence[System]) -> tuple[float, float]:
-    """The highest clock that all devices of some machines have, and the lowest, in hertz.
+def clock_range(devices: Sequence[Accelerator]) -> tuple[float, float]:
+    """The highest boost clock of some devices, above which none goes, and the lowest that all of them have, in hertz.
 
     Raises:
         InputError: a boost clock is not known.
     """
-    tops = [device.clock_hz for system in systems for device in system.models]
+    tops = [device.clock_hz for device in devices]
     known = [clock for clock in tops if clock is not None]
     if len(known) < len(tops):
         raise InputError("finding a clock needs the boost clock of each device: give clock_hz in a device file")
-    return min(known), power.LOWEST_CLOCK * max(known)
+    return max(known), power.LOWEST_CLOCK * max(known)
 
 
 def least_energy(

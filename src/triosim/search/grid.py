@@ -8,8 +8,10 @@ from itertools import product
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from triosim.core.errors import InputError, PlanError, quoted, unknown
-from triosim.core.units import parse_bytes
+from triosim.core.units import parse_bytes, parse_clock, parse_power
 from triosim.fidelity import Fidelity
+from triosim.hardware.power import held_back
+from triosim.hardware.system import System
 from triosim.plan import Plan
 
 MOST = 1_000_000
@@ -32,6 +34,8 @@ _SIZES = ("cp", "ep", "etp")
 _LAST = ("context", "experts")
 """Rules that are applied after all others, in this order (:meth:`triosim.plan.NamedRules.among`)."""
 _DERIVED = ("micro-batch-size", *_RULES)
+_LIMITS = {"clock": parse_clock, "power-cap": parse_power}
+"""Axes that hold devices to something, and what reads their values; ``none`` leaves them what they have."""
 _WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
 """Fields whose values are lists, or which are not for a sweep to change."""
 
@@ -40,10 +44,10 @@ def parse_axes(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple
     """What a sweep is to try, from words such as ``tp=1,2,4`` or ``schedule.chunks=2,4``.
 
     A name is that of a field of :class:`Plan` (``-`` or ``_``), ``micro-batch-size`` (samples, instead of
-    micro-batches), ``sequence-parallel`` (``on`` or ``off``), ``cp``, ``cp-style``, ``ep`` and ``etp`` (how ranks share
-    sequences and experts), or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``,
-    ``solver.NAME``.  Lists within a value are joined by ``+``, and ``none`` is the empty one:
-    ``offload=none,optimizer,optimizer+activations``.
+    micro-batches), ``clock`` and ``power-cap`` (of each device, as ``1200MHz`` and ``300W``, or ``none``),
+    ``sequence-parallel`` (``on`` or ``off``), ``cp``, ``cp-style``, ``ep`` and ``etp`` (how ranks share sequences and
+    experts), or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``, ``solver.NAME``. Lists
+    within a value are joined by ``+``, and ``none`` is the empty one: ``offload=none,optimizer,optimizer+activations``.
 
     Raises:
         InputError: a word is none of that, or an axis is given twice.
@@ -73,14 +77,21 @@ def _field(name: str, option: str) -> str:
     dashed = name.replace("_", "-")
     field = dashed if dashed in _DERIVED else _FIELDS.get(dashed, dashed.replace("-", "_"))
     known = [one for one in (*Plan.names(), *Fidelity.names()) if one not in _WHOLE and not one.endswith("_options")]
+    if dashed in _LIMITS and option == "--sweep":
+        return dashed
     if field not in known and field not in _DERIVED:
-        raise unknown(f"name after {option}", name, [one.replace("_", "-") for one in (*known, *_DERIVED, *_FIELDS)])
+        names = (*known, *_DERIVED, *_FIELDS, *(_LIMITS if option == "--sweep" else ()))
+        raise unknown(f"name after {option}", name, [one.replace("_", "-") for one in names])
     return field
 
 
 def _value(field: str, word: str, where: str) -> Any:
     """The value that a word means for an axis."""
     if "." in field:
+        return word
+    if field in _LIMITS:
+        if word != "none":
+            _LIMITS[field](word, where)
         return word
     if field == "sequence-parallel":
         return _switch(word, where)
@@ -159,7 +170,7 @@ def with_fields(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tup
         if point:
             field = _OF_PARTS[part]
             given[field] = {**given.get(field, {}), own: value}
-        elif name not in _DERIVED:
+        elif name not in _DERIVED and name not in _LIMITS:
             given[name] = value
     if not asked.keys().isdisjoint(("parallelism", *_RULES)):
         kept = [rule for rule in base.parallelism if "parallelism" in asked and rule in _RULES.values()]
@@ -179,6 +190,20 @@ def with_fields(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tup
         given["micro_batch_size"] = asked["micro-batch-size"]
     models = {name: given.pop(name) for name in Fidelity.names() if name in given}
     return Plan(**given), Fidelity(**models)
+
+
+def limited(system: System, asked: Mapping[str, Any]) -> System:
+    """The system with its devices held to what a sweep asks for.
+
+    Args:
+        system: the machine.
+        asked: axes as :func:`parse_axes` names them.
+
+    Raises:
+        InputError: a device cannot keep it.
+    """
+    given = {name: read(asked[name], name) for name, read in _LIMITS.items() if asked.get(name, "none") != "none"}
+    return held_back(system, given.get("power-cap"), given.get("clock")) if given else system
 
 
 def _with_rules(

@@ -12,7 +12,7 @@ from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluate_plan
-from triosim.search.grid import with_fields
+from triosim.search.grid import limited, with_fields
 from triosim.search.outcome import Figures, PlanOutcome, figures
 from triosim.search.outline import outline_plan
 from triosim.search.plan_figures import evaluated_figures, outlined_figures
@@ -53,6 +53,7 @@ class PlanTask:
     ) -> None:
         self.workload, self.system, self.detail, self.other_recordings = workload, system, detail, other_recordings
         self.base, self.fidelity = base, fidelity
+        self._systems: dict[tuple[str | None, str | None], System] = {}
 
     def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
         """The plan and its fidelity, or why there is none."""
@@ -78,26 +79,34 @@ class PlanTask:
             return PlanOutcome(number, asked, None, given)
         formed, fidelity = given
         try:
+            system = self.system if isinstance(plan, Plan) else self._limited(plan)
             if self.detail == "summary":
-                found = self._summary(formed, fidelity)
+                found = self._summary(system, formed, fidelity)
                 if found is not None:
                     return PlanOutcome(number, asked, found)
             result = simulate(
-                self.workload, self.system, formed, fidelity, fit=False, other_recordings=self.other_recordings
+                self.workload, system, formed, fidelity, fit=False, other_recordings=self.other_recordings
             )
             whole = result.to_dict() if self.detail == "all" else None
             return PlanOutcome(number, asked, figures(result), "", whole)
         except InputError as error:
             return PlanOutcome(number, asked, None, str(error))
 
-    def _summary(self, plan: Plan, fidelity: Fidelity) -> Figures | None:
+    def _limited(self, asked: dict[str, Any]) -> System:
+        """The system under the limits that a plan of the sweep asks for: one for all with the same."""
+        key = (asked.get("clock"), asked.get("power-cap"))
+        if key not in self._systems:
+            self._systems[key] = limited(self.system, asked)
+        return self._systems[key]
+
+    def _summary(self, system: System, plan: Plan, fidelity: Fidelity) -> Figures | None:
         """Figures without a full prediction; None where there is no other way."""
         try:
-            return outlined_figures(outline_plan(self.workload, self.system, plan, fidelity, self.other_recordings))
+            return outlined_figures(outline_plan(self.workload, system, plan, fidelity, self.other_recordings))
         except (NotEvaluated, Stuck):  # of looped-bfs outlines play turns that wait in a circle
             pass
         try:
-            return evaluated_figures(evaluate_plan(self.workload, self.system, plan, fidelity, self.other_recordings))
+            return evaluated_figures(evaluate_plan(self.workload, system, plan, fidelity, self.other_recordings))
         except (NotEvaluated, Stuck):
             return None
 

@@ -16,6 +16,7 @@ from triosim.core.errors import InputError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import UNLIMITED
 from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.describe import costed
 from triosim.hardware.system import System
 from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
@@ -159,6 +160,11 @@ class ServingResult:
         return found
 
     @property
+    def accelerators(self) -> list[dict[str, Any]]:
+        """What a cost reads of each kind of device."""
+        return [costed(one) for one in {one.name: one for one, _ in _paid(self.deployment, None)}.values()]
+
+    @property
     def dollars_per_request(self) -> float | None:
         """Rent of the devices over the run, shared by its requests."""
         if self.dollars_per_hour is None:
@@ -186,6 +192,7 @@ class ServingResult:
             "latency_s": {name: one.table() for name, one in found.distributions.items()},
             **found.figures,
             "paid_devices": self.paid_devices,
+            "accelerators": self.accelerators,
             "dollars_per_million_tokens": self.dollars_per_million_tokens,
             "dollars_per_request": self.dollars_per_request,
             "binds": [one.table() for one in self.binding],

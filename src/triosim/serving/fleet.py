@@ -64,6 +64,7 @@ class FleetRun:
         first_token, finished: when it had its first and its last token.
         waited: between its steps.
         restarts: how often it lost what it had computed.
+        displaced: how often of these with its replica, which failed or whose devices went to another model.
         cached: prompt tokens that it found in the cache.
         gaps: picoseconds between tokens of a request, over all of them.
         steps: of each replica.
@@ -96,6 +97,7 @@ class FleetRun:
     finished: NDArray[np.int64]
     waited: NDArray[np.int64]
     restarts: NDArray[np.int64]
+    displaced: NDArray[np.int64]
     cached: NDArray[np.int64]
     gaps: Samples
     steps: NDArray[np.int64]
@@ -152,7 +154,8 @@ def play(
     if core and availability is None and sharing is None and len(groups) == 1 and groups[0].hand_over is None:
         played = native.play(table, replicas, groups[0].router, progress)
         if played is not None:
-            return _served(table, replicas, played.rows)
+            none = np.zeros(len(table), np.int64)  # replicas that come and go are played here
+            return _served(table, replicas, {**played.rows, "displaced": none})
     return _Run(table, replicas, groups, progress, tiers, availability, sharing).served()
 
 
@@ -402,7 +405,7 @@ class _Run:
 
     def _table(self) -> FleetRun:
         live = [request for request in self.live if request is not None]
-        names = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "cached")
+        names = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "displaced", "cached")
         rows = {name: np.array([getattr(request, name) for request in live], np.int64) for name in names}
         transfer = np.full(len(live), -1, np.int64)
         for over in self.hand_overs:

@@ -21,9 +21,10 @@ import numpy as np
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import picoseconds
+from triosim.hardware.accelerator import Accelerator
 from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.metrics import Slo
-from triosim.serving.pool import PricedPools
+from triosim.serving.pool import Pool, PricedPools, device_of
 from triosim.serving.requests import RequestTable
 
 PRECISION = 0.01
@@ -192,12 +193,14 @@ class FoundClock:
         kept: whether one does.
         result: at it.
         tried: what came of each clock in hertz, the highest first.
+        boost_hz: the boost clock of each device by its name, which stays there at a higher clock.
     """
 
     clock_hz: float
     kept: bool
     result: ServingResult
     tried: dict[float, ServingResult]
+    boost_hz: Mapping[str, float]
 
 
 def least_energy_clock(
@@ -208,7 +211,7 @@ def least_energy_clock(
     progress: Callable[[str], None] = lambda words: None,
     constants: Mapping[str, float] | None = None,
 ) -> FoundClock:
-    """Find it: one clock for all devices.
+    """Find it: one clock that no device goes above; a pool with a device whose boost clock is lower keeps that.
 
     Args:
         deployment: what serves.
@@ -229,11 +232,16 @@ def least_energy_clock(
         )
     if any(pool.clock_hz is not None for pool in deployment.pools):
         raise InputError("--find clock and a clock of the pools both say it: give only one")
-    top, lowest = clock_range([pool.system for pool in deployment.pools])
+    devices = [_kinds(pool) for pool in deployment.pools]
+    top, lowest = clock_range([device for kinds in devices for device in kinds])
+    boosts = [min(device.clock_hz or top for device in kinds) for kinds in devices]
 
     def served(clock: float | None) -> ServingResult:
         progress("the full clock" if clock is None else f"{clock / 1e6:.0f} MHz")
-        pools = tuple(replace(pool, clock_hz=clock) for pool in deployment.pools)
+        pools = tuple(
+            replace(pool, clock_hz=None if clock is None else min(clock, boost))
+            for pool, boost in zip(deployment.pools, boosts, strict=True)
+        )
         return serve(replace(deployment, pools=pools), requests, slo, tpot, interval=False, constants=constants)
 
     def joules(result: ServingResult) -> float:
@@ -247,7 +255,13 @@ def least_energy_clock(
     full = served(None)
     joules(full)
     tried, best = least_energy(served, full, top, lowest, joules, keeps)
-    return FoundClock(best, keeps(tried[best]), tried[best], tried)
+    boost = {one.name: one.clock_hz for kinds in devices for one in kinds if one.clock_hz is not None}
+    return FoundClock(best, keeps(tried[best]), tried[best], tried, boost)
+
+
+def _kinds(pool: Pool) -> list[Accelerator]:
+    """The device of each replica of a pool."""
+    return [device_of(pool, first) for first in range(pool.first, pool.first + pool.devices, pool.size)]
 
 
 def _stretched(requests: RequestTable, factor: float) -> RequestTable:

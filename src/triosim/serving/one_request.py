@@ -15,12 +15,13 @@ import numpy as np
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.hardware.describe import costed
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
 from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
-from triosim.serving.pool import Pool, checked, refuse_idle, step_times
+from triosim.serving.pool import Pool, checked, device_of, refuse_idle, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import StepShape
@@ -76,8 +77,10 @@ class OneRequest:
     def table(self) -> dict[str, Any]:
         """For JSON."""
         own = self.pool
+        device = device_of(own, own.first)
         return {
-            "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": own.system.model(0).name,
+            "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": device.name,
+            "accelerators": [costed(device)],
             "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
                      "host": own.host, "power_cap_w": own.power_cap_w, "clock_hz": own.clock_hz},
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
@@ -198,7 +201,7 @@ def least_energy_request(
 
     if full.energy is None:
         raise InputError(NOTHING_DRAWN)
-    top, lowest = clock_range([full.pool.system])
+    top, lowest = clock_range([device_of(full.pool, full.pool.first)])
     most = full.e2e_s * (1 + slowdown)
     found, best = least_energy(
         lambda clock: predict(clock, False), full, top, lowest, lambda one: one.joules, lambda one: one.e2e_s <= most

@@ -172,12 +172,13 @@ class Request:
         last_token: when its last token came.
         waited: picoseconds between its steps.
         restarts: how often it lost what it had computed.
+        displaced: how often of these with its replica, which failed or whose devices went to another model.
     """
 
     __slots__ = (
-        "arrived", "asked", "away", "behind", "blocks", "busy", "cached", "computed", "end", "finished", "first_token",
-        "held", "held_windowed", "keys", "known", "last_end", "last_token", "number", "prefill", "priority", "prompt",
-        "restarts", "row", "scheduled", "session", "stored", "waited",
+        "arrived", "asked", "away", "behind", "blocks", "busy", "cached", "computed", "displaced", "end", "finished",
+        "first_token", "held", "held_windowed", "keys", "known", "last_end", "last_token", "number", "prefill",
+        "priority", "prompt", "restarts", "row", "scheduled", "session", "stored", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -195,7 +196,7 @@ class Request:
         self.held: list[int] = []
         self.held_windowed: list[int] = []
         self.computed = self.blocks = self.behind = self.stored = self.cached = self.waited = self.restarts = 0
-        self.away = self.asked = 0
+        self.away = self.asked = self.displaced = 0
         self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
         self.busy = False
 
@@ -218,6 +219,7 @@ class Request:
         """Its replica is gone with all that was computed: it begins again elsewhere, with the output that it has."""
         if self.computed or self.busy:
             self.restarts += 1
+            self.displaced += 1
         self.prefill = self.known
         self.computed = self.blocks = self.behind = self.stored = self.cached = self.away = self.asked = 0
         self.held, self.held_windowed = [], []
@@ -237,6 +239,6 @@ class Request:
             self.row, self.number, self.arrived, self.prompt, output, self.session, self.keys, self.priority
         )
         other.known = self.prompt + 1
-        for name in ("scheduled", "first_token", "last_token", "waited", "restarts", "cached"):
+        for name in ("scheduled", "first_token", "last_token", "waited", "restarts", "displaced", "cached"):
             setattr(other, name, getattr(self, name))
         return other

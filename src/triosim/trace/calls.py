@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from triosim import operators as rules
 from triosim.core.columns import Ragged
 from triosim.core.dtypes import DTYPES
-from triosim.operators import AttentionWork, Call, ConvolutionWork, Dims, ExpertsWork, ProductWork, ScanWork
+from triosim.operators import (
+    ATTENTION_KERNELS,
+    AttentionWork,
+    Call,
+    ConvolutionWork,
+    Dims,
+    ExpertsWork,
+    ProductWork,
+    ScanWork,
+)
 from triosim.trace.tables import NONE, Kernels, Operators, Trace, Values
 
 W = TypeVar("W", ProductWork, ConvolutionWork, AttentionWork, ExpertsWork, ScanWork)
@@ -178,6 +187,12 @@ def _shapes(values: Values, rows: NDArray[np.int32]) -> tuple[tuple[int, ...], .
 def _arguments(text: str) -> dict[str, Any]:
     """The arguments that are not tensors, from their JSON text."""
     return {} if text == "{}" else json.loads(text)
+
+
+def attention_kernels(operators: Operators) -> tuple[str, ...]:
+    """Kernels of :data:`triosim.operators.ATTENTION_KERNELS` that operators ask for by their arguments, each once."""
+    asked = [_arguments(text).get("kernel") for text in set(operators.args) if '"kernel"' in text]
+    return tuple(kernel for kernel in ATTENTION_KERNELS if kernel in asked)
 
 
 def with_arguments(text: str, **more: object) -> str:

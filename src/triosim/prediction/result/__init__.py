@@ -90,6 +90,8 @@ class Workload:
         recorded_step_time_s: measured time of the step, None where not measured.
         step: label of the step in its file.
         training: whether gradients and the optimizer are part of it.
+        attention: kernels of its attention, as ``--attention`` names them, those that differ with blanks between them;
+            empty where none is asked for or attention is plain products.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Workload:
     recorded_step_time_s: float | None
     step: str
     training: bool
+    attention: str = ""
 
 
 @dataclass(frozen=True)
@@ -361,7 +364,7 @@ class Result:
     tasks: int
     flows: int
     make_energy: Callable[[], Energy | None] = field(compare=False)
-    make_cost: Callable[[Energy, tuple[float, float]], Cost] = field(compare=False)
+    make_cost: Callable[[Energy, tuple[float, float], VariedTime | None], Cost] = field(compare=False)
     make_interval: Callable[[], Interval] = field(compare=False)
     make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
     make_timeline: Callable[[], Timeline] = field(compare=False)
@@ -395,7 +398,7 @@ class Result:
     @cached_property
     def cost(self) -> Cost | None:
         """Dollars, grams and litres of an iteration, a job and a token; None where its energy is not known."""
-        return None if self.energy is None else self.make_cost(self.energy, self.interval_s)
+        return None if self.energy is None else self.make_cost(self.energy, self.interval_s, self.variation)
 
     @cached_property
     def layers(self) -> tuple[LayerRow, ...]:
