@@ -187,7 +187,7 @@ def test_power_is_read_in_its_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("time", ["1.76e12", "nan", "inf", "-1", "1e30"])
 def test_a_log_of_no_time_is_refused(tmp_path: Path, time: str) -> None:
     (tmp_path / "log.csv").write_text(f"time,power\n{time},100\n")
-    with pytest.raises(InputError, match="line 2: .* is no time: give seconds since 1970, not milliseconds"):
+    with pytest.raises(InputError, match=r"line 2: .* is no time: give seconds since 1970, not milliseconds"):
         read_log(tmp_path / "log.csv")
 
 

@@ -152,6 +152,12 @@ def _pack(device: str, base: DeviceEnergy, phases: Sequence[PowerPhase], watts: 
     _check_watts(device, base, at["idle"][1], static)
     cache = _per(*at["cache"], static, at["cache"][0].bytes)
     memory = max(_per(*at["memory"], static, at["memory"][0].bytes) - cache, 0.0)
+    both, likely = memory + cache, base.memory_j_per_byte + base.cache_j_per_byte
+    if both > UNLIKELY * likely > 0:
+        raise InputError(
+            f"a byte of memory would take {both * 1e12:.3g} pJ, {both / likely:.3g} times what the datasheet of "
+            f"{device} makes likely: give bytes and not GB, and watts"
+        )
     flop_j, ratios = base.flop_j.copy(), []
     measured: dict[int, float] = {}
     for phase, mean in zip(phases, watts, strict=True):
@@ -180,12 +186,6 @@ def _pack(device: str, base: DeviceEnergy, phases: Sequence[PowerPhase], watts: 
         cache_j_per_byte=cache, tdp_w=max(base.tdp_w, *watts), spreads=spreads,
         source=f"{device}: measured power of {len(phases)} phases (triosim calibrate --power)",
     )  # fmt: skip
-    both, likely = memory + cache, base.memory_j_per_byte + base.cache_j_per_byte
-    if both > UNLIKELY * likely > 0:
-        raise InputError(
-            f"a byte of memory would take {both * 1e12:.3g} pJ, {both / likely:.3g} times what the datasheet of "
-            f"{device} makes likely: give bytes and not GB, and watts"
-        )
     return EnergyPack(device, tuple(phases), tuple(watts), energy, base)
 
 
