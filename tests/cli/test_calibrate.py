@@ -134,3 +134,18 @@ def test_kernels_measured_here_make_a_pack(tmp_path: Path, monkeypatch: pytest.M
     assert document["provenance"]["made_by"] == "triosim.calibrate"
     assert document["versions"]["torch"]
     assert {"gemm", "convolution", "attention", "stream"} <= set(document["samples"])
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ((str(EXAMPLE), "--device", "A100"), "was recorded on 'AMD EPYC', and its kernels say nothing of A100-SXM4-80GB"),
+    (("--run", "--budget", "inf"), "--budget 'inf' never ends"),
+    (("--run", "--threads", "100000"), "--threads 100000: this machine has "),
+    (("--import", "measured.csv", "--device", ""), "--import takes the name of what was measured"),
+    (("--import", "measured.csv", "--device", "a/b"), "a/b"),
+    (("--import", "measured.csv", "--device", "Pixel 8.1"), "kernels.json, which says what each kernel is"),
+])  # fmt: skip
+def test_what_would_measure_something_else_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "measured.csv").write_text("kernel,ms\nk0000,1\n")
+    done = run("calibrate", *words, cwd=tmp_path, code=2)
+    assert said in done.stderr
+    assert done.stderr.strip().count("\n") == 0

@@ -181,3 +181,9 @@ def test_a_second_recording_of_another_device(tmp_path) -> None:
     given = ([paths[0]], [paths[1]], [paths[0], "--also", paths[1]])
     seconds = [_result("train", *one, "--device", "H100")["iteration_time_s"] for one in given]
     assert min(seconds[:2]) < seconds[2] < max(seconds[:2])
+
+
+@pytest.mark.parametrize("words", [("--rounds", "3"), ("--model", "gpt-tiny"), ("--json", "x.json")])
+def test_recording_refuses_options_of_jobs(words: tuple[str, str], tmp_path: Path) -> None:
+    done = run("validate", "--record", "folder", *words, cwd=tmp_path, code=2)
+    assert f"{words[0]} says something of jobs, and --record runs none" in done.stderr

@@ -112,3 +112,13 @@ def test_operator_times_that_answer_for_no_operator_are_named(tmp_path: Path) ->
     table = tmp_path / "measured.csv"
     table.write_text("kernel,ms\nk0000,1\n")
     assert "has no kernels.json" in run("calibrate", "--import", table, "--device", "phone", code=2).stderr
+
+
+def test_times_that_nothing_explains_make_no_pack(tmp_path: Path) -> None:
+    table = Path(__file__).resolve().parents[2] / "examples" / "edge" / "raspi4.csv"
+    cells = [line.partition(",")[0] for line in table.read_text().splitlines()[1:6]]
+    lines = [f"{cell},1e{5 * at - 8}" for at, cell in enumerate(cells)]
+    (tmp_path / "wild.csv").write_text("\n".join(["arch,ms", *lines]) + "\n")
+    done = run("calibrate", "--few", "wild.csv", cwd=tmp_path, code=2)
+    assert "wild.csv: nothing explains these times" in done.stderr
+    assert not list(tmp_path.glob("*.json"))

@@ -121,3 +121,28 @@ def test_a_table_goes_with_nothing_else(table) -> None:
     for more in (["step.triosim"], ["--run"], ["--device", "cpu"]):
         done = CliRunner().invoke(app, ["calibrate", "--iterations", str(table), *more])
         assert isinstance(done.exception, InputError)
+
+
+HEAD = "workload,device,batch-size,seconds"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{HEAD}\nresnet18,A100,2,1e-30", "line 2: '1e-30' is no time that an iteration takes"),
+        (f"{HEAD}\nresnet18,A100,2,inf", "line 2: 'inf' is no time that an iteration takes"),
+        (f"{HEAD},seconds\nresnet18,A100,2,1,2", "two columns 'seconds'"),
+        (f"{HEAD},batch_size\nresnet18,A100,2,1,4", "two columns 'batch-size'"),
+    ],
+)
+def test_a_table_that_says_two_things_or_no_time_is_refused(text: str, said: str, tmp_path) -> None:
+    (tmp_path / "measured.csv").write_text(text + "\n")
+    with pytest.raises(InputError, match=said):
+        read(tmp_path / "measured.csv")
+
+
+def test_runs_of_one_job_count_once_with_the_median(tmp_path) -> None:
+    file = tmp_path / "measured.csv"
+    lines = ["workload, device, batch-size, seconds", *(f"resnet18,A100,2,{seconds}" for seconds in (1, 5, 2))]
+    file.write_text("\n".join([*lines, "resnet18,A100,4,3"]) + "\n")
+    assert [one.seconds for one in read(file)] == [2, 3]

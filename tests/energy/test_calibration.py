@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.command import run
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import InputError
-from triosim.energy.calibration import PowerLog, PowerPhase, calibrated, document, read_log, read_pack
+from triosim.energy.calibration import PowerLog, PowerPhase, calibrated, document, read_log, read_pack, read_phases
 from triosim.hardware.catalog import accelerator
 
 BEGAN = 1_700_000_000.0
@@ -120,3 +120,95 @@ def test_files_that_are_no_packs_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(found))
         with pytest.raises(InputError, match=said):
             read_pack(path)
+
+
+PHASES = {
+    "idle": "1700000000,1700000010,,,", "busy": "1700000010,1700000020,,,", "cache": "1700000020,1700000030,,,4e13",
+    "memory": "1700000030,1700000040,,,1.5e13", "product": "1700000040,1700000050,bfloat16,2.5e15,1e12",
+}  # fmt: skip
+WATTS = (60.0, 100.0, 250.0, 330.0, 400.0)
+
+
+def _files(folder: Path, watts: tuple[float, ...] = WATTS, column: str = "power", unit: str = "W") -> tuple[Path, Path]:
+    """Phases of a run and a log of it."""
+    phases, log = folder / "phases.csv", folder / "log.csv"
+    lines = [f"{what},{rest}" for what, rest in PHASES.items()]
+    phases.write_text("\n".join(["what,start,end,dtype,flop,bytes", *lines]) + "\n")
+    samples = [f"{1_700_000_000.1 + step / 4},{watts[step // 40]:.9g} {unit}" for step in range(200)]
+    log.write_text("\n".join([f"time,{column}", *samples]) + "\n")
+    return phases, log
+
+
+def _fitted(phases: Path, log: Path) -> float:
+    return calibrated(DEVICE, read_phases(phases), read_log(log)).energy.static_w
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("what,start,", "what,begin,", "has no column 'start'"), ("idle,1700000000", "idle,0", "line 2: start and end"),
+        ("1700000010,,,", "1700000010000,,,", "not milliseconds"), (",,,4e13", ",,,4e13,7", "more fields than columns"),
+        ("busy,", "idle,", "a phase busy is missing"), (",,,1.5e13", ",,,1.5e3", "a byte of memory would take"),
+        ("2.5e15", "2500", "give FLOP and not TFLOP"), ("2.5e15", "2.5e30", "give FLOP and not TFLOP"),
+        ("product,", "idle,1700000000,1700000010,,,\nproduct,", "the phase idle is there twice"),
+        ("product,", "product,1700000000,1700000010,bfloat16,1e15,\nproduct,", "product bfloat16 is there twice"),
+    ],
+)  # fmt: skip
+def test_phases_that_make_no_sense_are_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    phases, log = _files(tmp_path)
+    phases.write_text(phases.read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=said):
+        _fitted(phases, log)
+
+
+@pytest.mark.parametrize(
+    ("watts", "said"),
+    [
+        ((0, 0, 0, 0, 0), "draws nothing in the phase busy"), ((100, 100, 100, 100, 100), "would take no energy"),
+        ((60, 100, 250, 330, 90), "would take no energy"), ((500, 100, 250, 330, 400), "500 W in the phase idle"),
+        ((6e5, 1e6, 2.5e6, 3.3e6, 4e6), "watts, not milliwatts"),
+    ],
+)  # fmt: skip
+def test_watts_that_no_device_draws_are_refused(tmp_path: Path, watts: tuple[float, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        _fitted(*_files(tmp_path, watts))
+
+
+def test_power_is_read_in_its_unit(tmp_path: Path) -> None:
+    mine = tuple(1000 * one for one in WATTS)
+    assert _fitted(*_files(tmp_path)) == 100
+    assert _fitted(*_files(tmp_path, mine, unit="mW")) == pytest.approx(100)
+    assert _fitted(*_files(tmp_path, mine, column="power_mw", unit="")) == pytest.approx(100)
+    phases, log = _files(tmp_path, unit="bar")
+    with pytest.raises(InputError, match=r"log\.csv, line 2: '60 bar' is no power"):
+        _fitted(phases, log)
+
+
+@pytest.mark.parametrize("time", ["1.76e12", "nan", "inf", "-1", "1e30"])
+def test_a_log_of_no_time_is_refused(tmp_path: Path, time: str) -> None:
+    (tmp_path / "log.csv").write_text(f"time,power\n{time},100\n")
+    with pytest.raises(InputError, match=r"line 2: .* is no time: give seconds since 1970, not milliseconds"):
+        read_log(tmp_path / "log.csv")
+
+
+def test_dates_of_iso_8601_are_read(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("time,power\n2025-10-09T08:53:20+00:00,1\n2025-10-09T08:53:21Z,2\n")
+    assert read_log(tmp_path / "log.csv").time.tolist() == [1760000000, 1760000001]
+
+
+def test_a_device_of_a_file_is_predicted_from_its_pack(tmp_path: Path) -> None:
+    phases, log = _files(tmp_path)
+    pack, device = tmp_path / "pack.json", "examples/next-device.toml"
+    run("calibrate", "--power", str(log), "--phases", str(phases), "--device", device, "-o", str(pack))
+    made = read_pack(pack)
+    again = tmp_path / "again.json"
+    again.write_text(json.dumps(document(made)))
+    assert read_pack(again).energy.flop_j.tolist() == made.energy.flop_j.tolist()
+    done = run("train", "gpt2", "--seq-len", "128", "--device", device, "--energy", str(pack), "--json", "-")
+    assert "measured power of 5 phases" in done.stdout
+
+
+def test_a_log_that_nobody_writes_is_said_before_anything_is_measured() -> None:
+    pytest.importorskip("torch")
+    done = run("calibrate", "--power", "nosuch.csv", "--device", "EPYC-7763", code=2)
+    assert "nosuch.csv: no such file" in done.stderr

@@ -208,3 +208,9 @@ def test_an_interrupt_before_anything_is_found_is_an_interrupt():
 
     with pytest.raises(KeyboardInterrupt):
         explore(Interrupted(), "random", 5)
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_any_seed_is_taken(searcher):
+    one, other = (explore(Quadratic(), searcher, 10, seed=10**14 + 1) for _ in range(2))
+    assert one == other

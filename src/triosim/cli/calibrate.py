@@ -15,7 +15,7 @@ from triosim.cli.completion import choices
 from triosim.cli.fields import argument, given, option
 from triosim.cli.fields import command as function_of
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, no_such_file
+from triosim.core.errors import InputError, no_such_file, quoted
 
 if TYPE_CHECKING:
     from triosim.kernels.calibration.pack import CalibrationPack
@@ -216,14 +216,24 @@ def _pack(source: str, options: CalibrateOptions) -> CalibrationPack:
 
 
 def _of_trace(name: str, device: str | None, step: str | None) -> CalibrationPack:
-    from triosim.hardware.build import accelerator
+    from triosim.hardware.build import accelerator, is_file
+    from triosim.hardware.catalog import identify
     from triosim.kernels.calibration.making import calibrate as made_of
     from triosim.sources.reading import read
 
     if not os.path.exists(name):
         raise no_such_file(name)
     trace = read(Path(name), step=step or "median")
-    return made_of(trace, accelerator(device) if device else None, name=Path(name).name)[0]
+    described = accelerator(device) if device else None
+    if described is not None:
+        recorded = trace.meta.device and identify(trace.meta.device)
+        other = recorded and not is_file(str(device)) and recorded != described.name
+        if other or (trace.meta.clock == "cpu" and described.kind == "gpu"):
+            raise InputError(
+                f"{name} was recorded on {quoted(trace.meta.device or 'a processor')}, and its kernels say nothing of "
+                f"{described.name}: leave --device {device} out"
+            )
+    return made_of(trace, described, name=Path(name).name)[0]
 
 
 def _write(pack: CalibrationPack, path: Path) -> None:

@@ -1,15 +1,17 @@
 """``triosim calibrate --iterations``: a table of measured iterations becomes a residual of composition.
 
-One line for each iteration; its columns are ``workload``, ``seconds`` and any options of ``triosim train`` under their
-own names (``tp``, ``micro-batches``, ``system``, ...); an empty field leaves the option out.
+One line for each iteration, of which those of one job count once, with the median; its columns are
+``workload``, ``seconds`` and any options of ``triosim train`` under their own names (``tp``, ``micro-batches``,
+``system``, ...); an empty field leaves the option out.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from triosim.cli.arguments import Options
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from triosim.prediction.composition_fit import MeasuredIteration
 
 MEASURED = "seconds"
+SHORTEST_S, LONGEST_S = 1e-6, 1e6
+"""Seconds of an iteration: launching one kernel takes longer than the first, and nobody waits for the second."""
 LEFT_OUT = (
     "json",
     "timeline",
@@ -101,19 +105,26 @@ def read(table: Path) -> list[MeasuredIteration]:
     if not lines:
         raise InputError(f"{table} has no lines: give columns workload, seconds and options of triosim train")
     kinds = _columns(table, lines[0])
-    found = []
+    workload, measured = (
+        next(column for column in lines[0] if column.strip() == name) for name in ("workload", MEASURED)
+    )
+    found: dict[tuple[str, ...], tuple[MeasuredIteration, list[float]]] = {}
     for number, line in enumerate(lines, start=2):
-        if None in line or None in line.values() or not line["workload"]:
+        if None in line or None in line.values() or not line[workload]:
             raise InputError(f"{table}, line {number}: fewer or more fields than columns, or no workload")
         try:
             options = {
                 name: typed(column, line[column], kind) for column, (name, kind) in kinds.items() if line[column]
             }
-            trace, system, plan, fidelity = job(Options(**options), training=True)
-            found.append(MeasuredIteration(trace, system, plan, _seconds(line[MEASURED]), fidelity))
+            seconds = _seconds(line[measured])
+            key = tuple(line[column].strip() for column in kinds)
+            if key not in found:
+                trace, system, plan, fidelity = job(Options(**options), training=True)
+                found[key] = MeasuredIteration(trace, system, plan, seconds, fidelity, f"{table}, line {number}"), []
+            found[key][1].append(seconds)
         except InputError as error:
             raise InputError(f"{table}, line {number}: {error}") from None
-    return found
+    return [replace(one, seconds=median(runs)) for one, runs in found.values()]
 
 
 def _columns(table: Path, line: dict[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -122,17 +133,19 @@ def _columns(table: Path, line: dict[str, Any]) -> dict[str, tuple[str, Any]]:
     known = {f.name: hints[f.name] for f in fields(Options) if f.name not in LEFT_OUT}
     columns = [column for column in line if column is not None]
     for wanted in ("workload", MEASURED):
-        if wanted not in columns:
+        if wanted not in map(str.strip, columns):
             raise InputError(
                 f"{table} has no column {wanted!r}: it needs workload, seconds and options of triosim train"
             )
-    found = {}
+    found: dict[str, tuple[str, Any]] = {}
     for column in columns:
         name = column.strip().removeprefix("--").replace("-", "_")
         if name == MEASURED:
             continue
         if name not in known:
             raise InputError(f"{table}: {unknown('column', column, [n.replace('_', '-') for n in known])}")
+        if name in (other for other, _ in found.values()):
+            raise InputError(f"{table} has two columns {name.replace('_', '-')!r}: leave one of them away")
         found[column] = (name, known[name])
     return found
 
@@ -140,4 +153,7 @@ def _columns(table: Path, line: dict[str, Any]) -> dict[str, tuple[str, Any]]:
 def _seconds(text: str) -> float:
     from triosim.core.units import parse_time
 
-    return parse_time(text, MEASURED)
+    seconds = parse_time(text, MEASURED)
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise InputError(f"{text!r} is no time that an iteration takes: give seconds, or a unit as in 420 ms")
+    return seconds

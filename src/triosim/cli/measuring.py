@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +43,8 @@ def measured_here(device: str | None, budget: str | None, runtime: str | None, t
 
         threads = started_threads()
     threads = threads or 1
+    if threads > max(os.cpu_count() or 1, 1):
+        raise InputError(f"--threads {threads}: this machine has {os.cpu_count()} processors, give no more than that")
     described, kind = _described(device)
     if runtime == "torch":
         bench = _with_torch(kind, described is None, budget_s, threads)
@@ -118,11 +120,10 @@ def _bar(runtime: str) -> Iterator[Callable[[BenchmarkProgress], None]]:
 
 
 def _seconds(text: str) -> float:
-    """Seconds of ``"4m"``, ``"90s"`` or ``"90"``."""
-    from triosim.core.units import parse_time
+    """Seconds that measuring may take."""
+    from triosim.core.units import parse_budget
 
-    minutes = re.fullmatch(r"\s*([\d.]+)\s*(?:m|min)\s*", text)
-    seconds = 60 * parse_time(minutes[1], "--budget") if minutes else parse_time(text, "--budget")
+    seconds = parse_budget(text)
     if seconds < SHORTEST_S:
         raise InputError(f"--budget {text}: too short to measure anything, give at least {SHORTEST_S:g}s")
     return seconds

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 
 from triosim.cli.command import note, say, wants_summary
-from triosim.core.errors import InputError, printable
+from triosim.core.errors import InputError, no_such_file, printable
 from triosim.energy.calibration import EnergyPack, PowerLog, PowerPhase, calibrated, document, read_log, read_phases
 from triosim.hardware.accelerator import Accelerator
 
@@ -47,7 +48,7 @@ def write(power: str, phases: Path | None, device: str | None, budget: str | Non
 def _measured(power: str, device: str | None, budget: str | None) -> EnergyPack:
     from contextlib import nullcontext
 
-    from triosim.core.units import parse_time
+    from triosim.core.units import parse_budget
     from triosim.hardware.build import accelerator
     from triosim.hardware.catalog import identify
     from triosim.sources.record import device_name, devices_here
@@ -64,9 +65,11 @@ def _measured(power: str, device: str | None, budget: str | None) -> EnergyPack:
             f"the catalog does not know {device_name(kind)!r}: name it or describe it in a file (--device)"
         )
     known: Accelerator = accelerator(name)
-    seconds = PHASE_S if budget is None else parse_time(budget, "--budget") / _PHASES
+    seconds = PHASE_S if budget is None else parse_budget(budget) / _PHASES
     if seconds < 1:
         raise InputError(f"--budget {budget}: too short for {_PHASES} phases, give at least {_PHASES}s")
+    if power not in SENSORS and not os.path.exists(power):
+        raise no_such_file(power)
     samples: list[tuple[float, float]] = []
     with sampled(power, samples) if power in SENSORS else nullcontext():
         rows = phases(kind, seconds, lambda what: note(f"measures  {what}"))

@@ -32,15 +32,15 @@ def imported(table: Path, device: str | None, runtime: str, threads: int) -> Cal
     Raises:
         InputError: the table or the list cannot be read, or nothing of use was measured.
     """
-    from triosim.hardware.build import accelerator
-    from triosim.hardware.catalog import identify
+    from triosim.hardware.build import accelerator, is_file
+    from triosim.hardware.catalog import has_accelerator
     from triosim.kernels.calibration.making import calibrate
     from triosim.kernels.few_shot import tables
     from triosim.sources.runtimes import exchange
 
-    if device is None:
+    if not device:
         raise InputError("--import takes the name of what was measured: give --device my-phone, or a device's file")
-    known = accelerator(device) if identify(device) or Path(device).suffix else None
+    known = accelerator(device) if has_accelerator(device) or is_file(device) else None
     times = tables.kernel_times(table)
     bench = exchange.imported(table.parent, times, known.name if known else device, runtime, threads)
     return calibrate(bench.trace, known, name=table.name, machine={"threads": threads}, rules=bench.rules)[0]

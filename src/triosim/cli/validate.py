@@ -19,12 +19,13 @@ def register(app: typer.Typer) -> None:
 
 
 JOBS, RECORDING = "Jobs", "Recording instead"
+PROCESSES, ROUNDS = 2, 12
 
 
 def validate(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", help="Processes of each job.", rich_help_panel=JOBS)
-    ] = 2,
+    ] = PROCESSES,
     model: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +48,7 @@ def validate(
     ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", help="How often each runs, in turns.", rich_help_panel=JOBS)
-    ] = 12,
+    ] = ROUNDS,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -106,13 +107,20 @@ def validate(
     With --record: record kernels, training steps and host costs of its GPU, a part of eight minutes at a time.
     """
     if record is not None:
+        of_jobs = {
+            "--processes": processes != PROCESSES, "--model": model, "--modes": modes, "--rounds": rounds != ROUNDS,
+            "--json": json, "--plot": plot,
+        }  # fmt: skip
+        beside = [name for name, value in of_jobs.items() if value]
+        if beside:
+            raise InputError(f"{beside[0]} says something of jobs, and --record runs none: leave one of them out")
         _record(record, part, budget, device)
         return
     if part is not None:
         raise InputError(f"--part {part} is a part of what --record DIR records: give a folder with --record")
     from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import check_distinct, is_standard_output, text_output
-    from triosim.core.units import parse_time
+    from triosim.core.units import parse_budget
     from triosim.validate import plot as picture
     from triosim.validate.sizes import DEFAULT, MODES
     from triosim.validate.validation import BUDGET_S
@@ -127,7 +135,7 @@ def validate(
             models=_listed(model, DEFAULT),
             modes=_listed(modes, MODES),
             rounds=rounds,
-            budget_s=BUDGET_S if budget is None else parse_time(budget, "--budget"),
+            budget_s=BUDGET_S if budget is None else parse_budget(budget),
             device=device,
             progress=progress,
         )
@@ -147,13 +155,13 @@ def _record(folder: Path, part: str | None, budget: str | None, device: str | No
     """Record and say how far it is."""
     from importlib.util import find_spec
 
-    from triosim.core.units import parse_time
+    from triosim.core.units import parse_budget
 
     if find_spec("torch") is None:
         raise InputError("recording needs PyTorch, which is not installed: pip install 'triosim[torch]'")
     from triosim.validate.kit.recorder import BUDGET_S, record_parts
 
-    budget_s = BUDGET_S if budget is None else parse_time(budget, "--budget")
+    budget_s = BUDGET_S if budget is None else parse_budget(budget)
     with progress_bar() as progress:
         found = record_parts(folder, part, budget_s, device, progress)
     for one in found:

@@ -243,7 +243,10 @@ def fit(
     real = np.log(np.asarray(measured, np.float64))
     n = len(real)
     if n < max(folds, len(NAMES)):
-        raise InputError(f"{n} measured iterations are too few to fit {len(NAMES)} terms: give at least {3 * folds}")
+        raise InputError(
+            f"{n} different measured iterations are too few to fit {len(NAMES)} terms: {max(folds, len(NAMES))} are "
+            f"the least, {3 * folds} and more are better"
+        )
     rows = np.arange(n)
     start = _logs(PRIOR)
     best = _descend(lambda z: np.log(predict(_terms(z), rows)) - real, start)

@@ -623,9 +623,19 @@ def _too_deep(where: str) -> InputError:
 
 
 def rows(source: str, where: str) -> csv.DictReader[str]:
-    """The rows of a CSV text by the names in its header; read them within :func:`csv_errors`."""
+    """The rows of a CSV text by the names in its header; read them within :func:`csv_errors`.
+
+    Raises:
+        InputError: two columns have one name, of which only one would be read.
+    """
     check_memory(20 * len(source), f"{where}, read as a table,", "give a part of it")
-    return csv.DictReader(io.StringIO(source, newline=""))
+    found = csv.DictReader(io.StringIO(source, newline=""))
+    with csv_errors(where, lambda: 1):
+        names = [name for name in found.fieldnames or () if name]
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise InputError(f"{where} has two columns {quoted(twice)}: leave one of them away")
+    return found
 
 
 def cells(source: str, where: str) -> Iterator[tuple[int, list[str]]]:

@@ -61,6 +61,19 @@ def parse_time(text: str | float, what: str = "time") -> float:
     return _checked(number * _TIME.get(unit, Decimal(1)), text, what)
 
 
+def parse_budget(text: str) -> float:
+    """Seconds that something may take, from ``"90s"``, ``"90"`` or ``"4m"`` (minutes).
+
+    Raises:
+        InputError: as of :func:`parse_time`, or without an end.
+    """
+    minutes = re.fullmatch(r"\s*([\d.]+)\s*m\s*", text)
+    found = parse_time(f"{minutes[1]} min" if minutes else text, "--budget")
+    if not math.isfinite(found):
+        raise InputError(f"--budget {quoted(text)} never ends: give a time, for example 4m")
+    return found
+
+
 def parse_latency(text: str | float, what: str = "latency") -> float:
     """As :func:`parse_time`, but a text names its unit: 5 is more likely to be microseconds than seconds.
 

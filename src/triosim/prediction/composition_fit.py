@@ -34,13 +34,14 @@ from triosim.trace.tables import Trace
 
 @dataclass(frozen=True)
 class MeasuredIteration:
-    """One measured iteration: what ran, where, how it was divided, and its seconds."""
+    """One measured iteration: what ran, where, how it was divided, its seconds, and where that is written."""
 
     workload: Trace
     system: System
     plan: Plan
     seconds: float
     fidelity: Fidelity = field(default_factory=Fidelity)
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,9 @@ def learn(
         try:
             job = prepare(one.workload, one.system, one.plan.replaced(iterations=1), fidelity)
         except InputError as error:
-            raise InputError(f"iteration {number}: {error}") from None
+            raise InputError(f"{one.where or f'iteration {number}'}: {error}") from None
         if not one.seconds > 0:
-            raise InputError(f"iteration {number}: {one.seconds:g} s is no time of an iteration")
+            raise InputError(f"{one.where or f'iteration {number}'}: {one.seconds:g} s is no time of an iteration")
         model = network_model(fidelity.solver, fidelity.solver_options)
         made, _ = lowered_job(job, fidelity.fold and model.weighted)
         ready.append(iteration(job.programs, made, [i.slowdown for i in job.interferes], model))

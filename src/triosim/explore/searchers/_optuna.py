@@ -5,9 +5,16 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 from triosim.core.errors import InputError
 from triosim.explore.exploration import AskTell, Trial
 from triosim.explore.space import ChoiceSpace, Point
+
+
+def _seed(seed: int) -> int:
+    """A seed as Optuna takes it, of 32 bits: itself, or what a larger one is mixed to."""
+    return seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
 class OptunaPoints(AskTell):
@@ -33,7 +40,7 @@ class OptunaPoints(AskTell):
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            sampler = getattr(optuna.samplers, self.sampler)(seed=seed)
+            sampler = getattr(optuna.samplers, self.sampler)(seed=_seed(seed))
             self.study = optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
         self.last: Any = None
 

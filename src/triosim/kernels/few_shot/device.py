@@ -30,6 +30,8 @@ OPERATORS, LIVE, POOL = "operators", "live-operators", "pool"
 """The explanations."""
 FEWEST = 4
 """Networks below which leaving one out says nothing."""
+WIDEST = 20.0
+"""Half-width (natural logarithm) of the interval from which on an explanation explains nothing."""
 _LEAST_RATIO = 0.02
 """Smallest of predicted over measured that counts in an interval: below, it is a factor of fifty."""
 _NORMAL_95 = 1.6448536269514722
@@ -194,7 +196,12 @@ def learn(name: str, samples: Sequence[NetworkSample], pool: DevicePool | None, 
     kinds = {NAMES: (), CELLS: (OPERATORS, LIVE)}.get(networks.space, (OPERATORS,))
     kinds += (POOL,) if pool is not None else ()
     found = [_explained(kind, _columns(networks, kind, networks.operators, pool), times) for kind in kinds]
-    found.sort(key=lambda one: one.error)
+    found = sorted((one for one in found if one.spread <= WIDEST), key=lambda one: one.error)
+    if not found:
+        raise InputError(
+            f"{where}: nothing explains these times, which differ by a factor of {times.max() / times.min():.3g}: look "
+            "for lines in another unit, or measure more networks"
+        )
     return FewShotDevice(
         name, tuple(samples), networks.space, networks.operators, networks.edges, tuple(found), pool, len(names),
         left_out,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from triosim.core import guarded
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.kernels.few_shot.device import LIVE, OPERATORS, POOL, DeviceFit, FewShotDevice, NetworkSample
+from triosim.kernels.few_shot.device import LIVE, OPERATORS, POOL, WIDEST, DeviceFit, FewShotDevice, NetworkSample
 from triosim.kernels.few_shot.networks import BLOCKS, CELLS, NAMES
 from triosim.kernels.few_shot.pool import DevicePool
 from triosim.kernels.pack import NETWORKS_ONLY
@@ -151,7 +151,7 @@ def _parsed(document: dict[str, Any]) -> FewShotPack:
 def _explanation(row: dict[str, Any], sizes: Mapping[str, int]) -> DeviceFit:
     kind = _one_of(row["kind"], sizes)
     error, mean_error, spread = (float(row[name]) for name in ("error", "mean_error", "spread"))
-    if not all(0 <= x < math.inf for x in (error, mean_error)) or not 0 <= spread <= 20:
+    if not all(0 <= x < math.inf for x in (error, mean_error)) or not 0 <= spread <= WIDEST:
         raise ValueError(f"the error of {quoted(kind)} is no number of at least 0")
     coefficients = _numbers(row["coefficients"], (sizes[kind],), f"coefficients of {quoted(kind)}")
     if (coefficients < 0).any():

@@ -45,7 +45,7 @@ def kernel_times(path: Path) -> dict[str, float]:
     Raises:
         InputError: the file cannot be read, has no such columns, or a line makes no sense.
     """
-    head, lines = _lines(path)
+    head, lines = _lines(path, "kernels in a column 'kernel'")
     at, unit = _time_column(head, path)
     if "kernel" not in head:
         raise InputError(f"{path} has no column 'kernel': name the kernels as their files are named")
@@ -101,14 +101,16 @@ def _time_column(head: list[str], path: Path) -> tuple[int, float]:
     return head.index(units[0]), UNITS[units[0]]
 
 
-def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _lines(
+    path: Path, what: str = f"networks in a column {NETWORKS[0]!r}"
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The names of the columns, and the other lines with their numbers."""
     lines = [
         (number, cells) for number, cells in guarded.cells(guarded.text(guarded.content(path), str(path)), str(path))
         if any(cells)
     ]  # fmt: skip
     if len(lines) < 2:
-        raise InputError(f"{path} has no lines: give a table with networks in a column {NETWORKS[0]!r}")
+        raise InputError(f"{path} has no lines: give a table with {what}")
     head = lines[0][1]
     for number, cells in lines[1:]:
         if len(cells) != len(head):
