@@ -23,7 +23,7 @@ std::vector<MessageField> fields_of(nb::handle said, std::size_t messages, Colum
         if (kind < 0 || kind > 3) throw Refused("a field's kind is 0 to 3");
         MessageField field{static_cast<FieldKind>(kind), std::string(head.c_str(), head.size()),
                            columns.flat_or_none<std::int64_t>(parts[2], "values"),
-                           columns.flat_or_none<std::uint8_t>(parts[3], "where"), {}};
+                           columns.flat_or_none<std::uint8_t>(parts[3], "where"), {}, {}};
         const bool has_values = field.kind == FieldKind::number || field.kind == FieldKind::fixed;
         if ((has_values && field.values.size() != messages) || (!parts[3].is_none() && field.where.size() != messages))
             throw Refused("a column of fields is as long as there are messages");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "queue.hpp"
@@ -143,6 +144,24 @@ public:
         return {hops_.data() + begin, first_[static_cast<std::size_t>(route) + 1] - begin};
     }
     std::int32_t routes() const { return static_cast<std::int32_t>(rate_.size()); }
+
+    // The same without links that hold back nobody whom another link does not hold back as much: all routes that cross
+    // such a link cross that other one too, which has no more capacity and where each counts at least as often.
+    Roads that_hold() const {
+        const std::vector<std::int32_t> instead = held_instead();
+        Roads fewer(latency, capacity);
+        fewer.rate_ = rate_;
+        fewer.first_.reserve(first_.size());
+        fewer.first_.push_back(0);
+        for (std::int32_t route = 0; route < routes(); ++route) {
+            for (const Hop& hop : hops(route)) {
+                if (instead[static_cast<std::size_t>(hop.link)] < 0) fewer.hops_.push_back(hop);
+            }
+            fewer.first_.push_back(fewer.hops_.size());
+            fewer.longest = std::max(fewer.longest, fewer.hops(route).size());
+        }
+        return fewer;
+    }
     bool weighted() const {
         return std::ranges::any_of(hops_, [](const Hop& hop) { return hop.weight != 1; });
     }
@@ -152,6 +171,49 @@ public:
     std::size_t longest = 0;
 
 private:
+    Roads(Column<std::int64_t> of_routes, Column<std::int64_t> of_links) : latency(of_routes), capacity(of_links) {}
+
+    // For each link one that holds all that cross it as much, -1 if none does.  Of links that are alike one is kept.
+    std::vector<std::int32_t> held_instead() const {
+        struct Others {  // links that all routes so far have in common with a link, in `common`
+            std::size_t first = 0, count = 0;
+            bool seen = false;
+        };
+        std::vector<Others> others(capacity.size());
+        std::vector<std::int32_t> common;
+        for (std::int32_t route = 0; route < routes(); ++route) {
+            const Column<Hop> crossed = hops(route);
+            for (const Hop& here : crossed) {
+                const auto holds = [&](const Hop& other) {
+                    return other.link != here.link && other.weight >= here.weight &&
+                           capacity[static_cast<std::size_t>(other.link)] <= capacity[static_cast<std::size_t>(here.link)];
+                };
+                Others& found = others[static_cast<std::size_t>(here.link)];
+                if (!std::exchange(found.seen, true)) {
+                    found.first = common.size();
+                    for (const Hop& other : crossed) {
+                        if (holds(other)) common.push_back(other.link);
+                    }
+                    found.count = common.size() - found.first;
+                    continue;
+                }
+                const auto begin = common.begin() + static_cast<std::ptrdiff_t>(found.first);
+                const auto stay = std::remove_if(begin, begin + static_cast<std::ptrdiff_t>(found.count), [&](auto link) {
+                    return std::ranges::none_of(crossed, [&](const Hop& other) { return other.link == link && holds(other); });
+                });
+                found.count = static_cast<std::size_t>(stay - begin);
+            }
+        }
+        std::vector<std::int32_t> instead(capacity.size(), -1);
+        for (std::size_t link = 0; link < others.size(); ++link) {
+            for (std::size_t i = 0; i < others[link].count; ++i) {
+                const std::int32_t other = common[others[link].first + i];
+                if (instead[static_cast<std::size_t>(other)] < 0) instead[link] = other;
+            }
+        }
+        return instead;
+    }
+
     std::vector<std::size_t> first_;
     std::vector<std::int64_t> rate_;
     std::vector<Hop> hops_;

@@ -21,6 +21,10 @@
 // checked for (1) and (2), and the flows that stand in the way are chosen as well, each time with more of those around
 // them, until none does.  If all flows are chosen, that is `fill` itself.
 //
+// Links that can never be the only bottleneck are left out from the beginning (Roads::that_hold).  Where all flows on a
+// link cross another one, with no more capacity and no less weight, P(s) there implies P(s) here: (1) holds there if it
+// holds here, and who has its bottleneck there has one here.
+//
 // Where changes reach most flows anyway all this looking around costs more than it saves, and levels.hpp takes over.
 #pragma once
 
@@ -38,10 +42,10 @@ public:
     enum class Way { ripples, levels, either, turns };  // how rates are found; all but `either` are for tests
 
     explicit MaxMin(const Roads& roads, Way way = Way::either)
-        : roads_(roads), way_(way), traffic_(roads), service_(roads.capacity.size()),
+        : roads_(roads.that_hold()), way_(way), traffic_(roads_), service_(roads.capacity.size()),
           links_(roads.capacity.size()) {
         for (std::size_t link = 0; link < links_.size(); ++link) links_[link].rest = roads.capacity[link];
-        weighted_ = roads.weighted();
+        weighted_ = roads_.weighted();
     }
 
     void change(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Ending>&) override {
@@ -408,7 +412,7 @@ private:
 
     static constexpr std::size_t FEW = 64;  // flows
 
-    const Roads& roads_;
+    const Roads roads_;  // only with links that can be bottlenecks
     const Way way_;
     bool weighted_;
     Traffic traffic_;

@@ -127,6 +127,26 @@ def crowd(draw: Random) -> Case:
     return b.graph(), wires(capacity, routes, draw.choice([0, 0, 5, US]), weights)
 
 
+def chains(draw: Random) -> Case:
+    """Routes over shared links, each led to and away over links of its own: often one of them holds back all that
+    another does, and often it nearly does, with a little more capacity or less weight."""
+    shared, many = draw.randint(1, 5), draw.randint(1, 4)
+    base = draw.choice([7, 1000, GB_PER_S])
+    near = [base - 1, base, base, base + 1, 2 * base]
+    routes = []
+    for at in range(many):
+        own = [shared + 3 * at + i for i in range(draw.randint(0, 3))]
+        for _ in range(draw.randint(1, 3)):
+            some = draw.sample(range(shared), draw.randint(1, shared))
+            routes.append(own[:1] + some + own[1:])
+    weights = [[draw.choice([1, 1, 2]) for _ in row] for row in routes] if draw.random() < 0.4 else None
+    b = Builder()
+    for _ in range(draw.randint(1, 30)):
+        wait = [b.compute(draw.randint(0, 9) * US)] if draw.random() < 0.7 else []
+        b.transfer(draw.randrange(len(routes)), draw.choice([1, 1000, 3001]), before=wait)
+    return b.graph(), wires([draw.choice(near) for _ in range(shared + 3 * many)], routes, 0, weights)
+
+
 def defective(draw: Random) -> Case:
     """A graph of which one number, or the length of one column, is not what it was: mostly no graph at all."""
     graph, network = any_graph(draw)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.engine.compare import agree, compare, crowd, defective, exchanges, outcome
+from tests.engine.compare import agree, chains, compare, crowd, defective, exchanges, outcome
 from tests.engine.graphs import GB_PER_S, US, Builder, from_random, graphs, interrupted, wires
 from tests.exploring import examples
 from triosim.collectives.pattern import ring
@@ -41,6 +41,12 @@ def test_collectives_that_are_broken_into_are_played_alike(case: tuple[Graph, En
 @given(from_random(crowd))
 def test_flows_whose_rates_differ_by_rounding_are_served_alike(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case)
+
+
+@RELAXED
+@given(from_random(chains))
+def test_links_that_others_hold_for_are_left_out_and_no_others(case: tuple[Graph, EngineNetwork]) -> None:
+    agree(reference.play, native.play, *case, ways=("", *native.WAYS))
 
 
 @settings(RELAXED, max_examples=examples(40))

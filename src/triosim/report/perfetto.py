@@ -22,7 +22,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.outputs import binary_output
 from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline
-from triosim.report.lanes import lanes_in_order
+from triosim.report.lanes import by_track, lanes_in_order
 from triosim.report.messages import spans
 from triosim.report.perfetto_packets import (
     Annotation,
@@ -45,7 +45,7 @@ from triosim.trace.tables import Phase
 LIMIT = 10_000_000
 """Slices above which only one rank of each class is written: about 500 MB."""
 
-_PIECE = 1 << 16  # slices
+_PIECE = 1 << 13  # slices: their columns stay close to the processor
 _RECEIVE = len(STREAMS)
 _TRACKS = len(STREAMS) + 1
 
@@ -103,11 +103,14 @@ class _VisibleSlices:
 def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _VisibleSlices:
     s = timeline.slices
     rows = np.flatnonzero(np.isin(s.rank, ranks))
-    start, _, end = (picoseconds(t[rows], "a time of the timeline", MOST_SUM) for t in spans(s))
+    start, _, end = spans(s)
+    start, end = (
+        picoseconds(t if len(rows) == len(s) else t[rows], "a time of the timeline", MOST_SUM) for t in (start, end)
+    )
     start, end = (start + 500) // 1000, (np.maximum(end, start) + 500) // 1000
     stream = np.where(s.stream[rows] < 0, _RECEIVE, s.stream[rows]).astype(np.int64)
     track = s.rank[rows].astype(np.int64) * _TRACKS + stream
-    order = np.lexsort((end, start, track))
+    order = by_track(track, start, end)
     rows, track, start, end = (column[order] for column in (rows, track, start, end))
     lane = lanes_in_order(track, start, end)
     if lane.any():
@@ -169,28 +172,34 @@ def _steps(timeline: Timeline, made: _VisibleSlices, rank: int, parent: int, uui
 def _slices(timeline: Timeline, made: _VisibleSlices, which: slice, since: int) -> bytes:
     """Slices of one track, each with its beginning and its end; ``since``: the end of the one before them."""
     s, rows = timeline.slices, made.rows[which]
-    name, phase, module = s.name[rows].astype(np.int64) + 1, s.phase[rows].astype(np.int64), s.module[rows] + 1
-    moves = (s.bytes[rows] > 0) & (s.op[rows] != Op.COMPUTE) & (s.op[rows] != Op.ISSUE)
-    group = s.group[rows]
-    sizes = np.append(np.diff(timeline.groups.offsets), 0)[group]
-    pair = s.pair[rows]
+
+    def counted(column: NDArray, first: int = 0) -> NDArray[np.int64]:
+        """A column of these slices, counted from ``first`` on; 0 for what is not known."""
+        found = column[rows].astype(np.int64)
+        found += first
+        return np.maximum(found, 0, out=found)
+
+    phase, module, pair = counted(s.phase, 1), counted(s.module, 1), counted(s.pair, 1)
+    op, size, group = s.op[rows], counted(s.bytes), s.group[rows]
+    moves = (size > 0) & (op != Op.COMPUTE) & (op != Op.ISSUE)
     event = [
-        numbers(Event.title, name),
-        numbers(Event.category, np.maximum(phase, 0) + 1, phase >= 0),
+        numbers(Event.title, counted(s.name, 1)),
+        numbers(Event.category, phase, phase > 0),
         note(_ANNOTATIONS.index("module") + 1, Annotation.text, module, module > 0),
     ]
     if made.micro_batches:
-        event.append(note(_ANNOTATIONS.index("micro_batch") + 1, Annotation.number, np.maximum(s.micro_batch[rows], 0)))
+        event.append(note(_ANNOTATIONS.index("micro_batch") + 1, Annotation.number, counted(s.micro_batch)))
     if timeline.iterations > 1:
-        event.append(note(_ANNOTATIONS.index("iteration") + 1, Annotation.number, np.maximum(s.iteration[rows], 0)))
+        event.append(note(_ANNOTATIONS.index("iteration") + 1, Annotation.number, counted(s.iteration)))
     if moves.any():
-        event.append(note(_ANNOTATIONS.index("bytes") + 1, Annotation.number, np.maximum(s.bytes[rows], 0), moves))
-    if (group >= 0).any():
-        event.append(note(_ANNOTATIONS.index("ranks") + 1, Annotation.number, sizes, group >= 0))
-    if (pair >= 0).any():
-        arrival = s.op[rows] == Op.RECEIVE
-        event.append(fixed(Event.flow, pair + 1, (pair >= 0) & ~arrival))
-        event.append(fixed(Event.flow_end, pair + 1, (pair >= 0) & arrival))
+        event.append(note(_ANNOTATIONS.index("bytes") + 1, Annotation.number, size, moves))
+    if group.max() >= 0:
+        ranks = np.append(np.diff(timeline.groups.offsets), 0)[group]
+        event.append(note(_ANNOTATIONS.index("ranks") + 1, Annotation.number, ranks, group >= 0))
+    if pair.any():
+        arrival = op == Op.RECEIVE
+        event.append(fixed(Event.flow, pair, (pair > 0) & ~arrival))
+        event.append(fixed(Event.flow_end, pair, (pair > 0) & arrival))
     return slices(made.start[which], made.end[which], event, since)
 
 
