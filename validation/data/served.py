@@ -65,8 +65,8 @@ SOURCES = {
         "outputs of equal length, as many tokens as were written; GPU memory as the servers take it by default",
     ),
     "GPUStack latency": ServedSource(
-        "https://github.com/gpustack/gpustack/blob/main/docs/performance-lab/qwen3-8b/h100-latency.md (ShareGPT, 4 users)",
-        "prompts and outputs of the mean length",
+        "https://github.com/gpustack/gpustack/blob/main/docs/performance-lab/qwen3-8b/h100-latency.md",
+        "ShareGPT: prompts and outputs of the mean length",
     ),
 }
 """By the name that rows have."""
