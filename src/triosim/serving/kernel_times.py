@@ -543,7 +543,7 @@ class ServingKernels:
         return 0.5 * DTYPE_BYTES[self._multiplied(self.model.dense(self.precision))]
 
     def _product(self, rows: NDArray, columns: float, inner: float, apart: bool = True) -> Seconds:
-        """By weights as stored; ``apart``: if 8 bits are multiplied, a kernel of its own casts the other side to them."""
+        """By weights as stored; ``apart``: a kernel of its own casts what they multiply, where that has 8 bits."""
         own = self.model.dense(self.precision)
         columns_of, inner_of = np.full(rows.shape, columns), np.full(rows.shape, inner)
         work = gemm(rows, columns_of, inner_of, self._multiplied(own), casts=own.casts and apart)
