@@ -10,6 +10,8 @@ import pytest
 
 from tests.command import run
 from triosim.hardware import catalog
+from triosim.kernels.physical.kinds import price
+from triosim.kernels.work.gemm import gemm
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import PRECISIONS, default_weights, served_model
 
@@ -33,6 +35,29 @@ def test_dense_decoders_are_served(name: str, norms: int, head_norms: bool, gate
     operators = ServingKernels(model, DEVICE, PRECISIONS["bf16"]).operators([1.0])
     assert ("head_norm" in operators) == head_norms
     assert ("post_norm" in operators) == (norms > 1)
+
+
+def test_norms_and_activations_leave_8_bits_for_the_products_after_them() -> None:
+    """Of a dense layer in fp8 only the product after attention has a kernel that casts before it."""
+    kernels = ServingKernels(served_model("qwen3-8b"), DEVICE, PRECISIONS["fp8"])
+    tokens, model = np.array([2048.0]), kernels.model
+    found = kernels.operators(tokens)
+    for name, columns, inner, apart in (
+        ("qkv", 6144, 4096, False), ("attention_output", 4096, 4096, True), ("up", 24576, 4096, False),
+        ("down", 4096, 12288, False),
+    ):  # fmt: skip
+        bare, cast = (
+            price(replace(gemm(tokens, [columns], [inner], "float8_e4m3fn", casts=casts), b_bytes=np.ones(1)), DEVICE)
+            for casts in (False, True)
+        )
+        assert found[name][0] == pytest.approx((cast if apart else bare).seconds[0])
+        assert bare.seconds[0] < cast.seconds[0]
+    halves = ServingKernels(model, DEVICE, PRECISIONS["bf16"]).operators(tokens)
+    for name in ("input_norm", "post_norm", "activation"):
+        assert found[name][0] < halves[name][0]
+    routed = served_model("qwen3-30b-a3b")  # its router reads the norm in 16 bits
+    norms = [ServingKernels(routed, DEVICE, PRECISIONS[p]).operators(tokens)["post_norm"][0] for p in ("fp8", "bf16")]
+    assert norms[0] == norms[1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,11 @@
 Serving kernels are fewer than a training forward's: queries, keys and values are one product, gate and up are one, the
 residual is added by the kernel that normalizes, new keys and values are stored by a small kernel, and only positions
 that are sampled get logits.  A prompt's chunk and a batch of decodes attend to a paged cache.
+
+Where products have 8 bits, norms and activations write what they leave in 8 bits; before the product after attention,
+and where a router reads the norm too, a kernel of its own casts.  That is vLLM's ``fuse_norm_quant`` and
+``fuse_act_quant``, on by default, and ``fuse_attn_quant``, which is off
+(https://docs.vllm.ai/en/stable/design/fusions/).
 """
 
 from __future__ import annotations
@@ -193,14 +198,16 @@ class ServingKernels:
     def _operators(self, kind: ServedLayer, n: NDArray[np.float64]) -> dict[str, Seconds]:
         """Those of a kind of layer."""
         model, own = self.model, kind.attention
-        norm = self._stream("layer_norm", 2 * n * model.width, 2 * n * model.width, n, model.width)
-        found = {"input_norm": norm}
+        size = n * model.width
+        norm = self._stream("layer_norm", 2 * size, 2 * size, n, model.width)
+        cast = self._stream("layer_norm", 2 * size, size + self._left * size, n, model.width)
+        found = {"input_norm": cast}
         if own is not None:
             found |= self._latent(own, n) if isinstance(own, ServedLatent) else self._grouped(own, n)
         if kind.state is not None:
             found |= self._stateful(kind.state, n)
         if model.norms > 1:
-            found["post_norm"] = (model.norms - 1) * norm
+            found["post_norm"] = (model.norms - 2) * norm + (cast if kind.experts is None else norm)
         if kind.experts is None:
             return found | (self._feed_forward(n, kind.inner / self.tensor_parallel) if kind.inner else {})
         return found | self._experts(n, kind.experts)
@@ -210,7 +217,7 @@ class ServingKernels:
         heads, kv_heads = self._heads(own)
         query, keys = heads * own.head, kv_heads * own.head
         made = query + 2 * keys + (query if own.gated else 0)
-        found = {"qkv": self._product(n, made, self.model.width)}
+        found = {"qkv": self._product(n, made, self.model.width, apart=False)}
         if own.normed:
             found["head_norm"] = self._stream(
                 "layer_norm", n * (query + keys), n * (query + keys), n * (heads + kv_heads), own.head
@@ -233,12 +240,12 @@ class ServingKernels:
         values, made = own.values(self.tensor_parallel), own.made(self.tensor_parallel)
         if own.delta:
             found = {
-                "in_proj": self._product(n, made - 2 * heads, self.model.width)
-                + self._product(n, 2 * heads, self.model.width),
+                "in_proj": self._product(n, made - 2 * heads, self.model.width, apart=False)
+                + self._product(n, 2 * heads, self.model.width, apart=False),
                 "decays": self._stream("elementwise", 2 * n * heads, 4 * n * heads),  # of which results have 32 bits
             }
         else:
-            found = {"in_proj": self._product(n, made, self.model.width)}
+            found = {"in_proj": self._product(n, made, self.model.width, apart=False)}
         if own.regrouped or own.scaled:
             found["in_proj_order" if own.regrouped else "in_proj_scale"] = self._stream(
                 "elementwise", n * made, n * made
@@ -262,26 +269,26 @@ class ServingKernels:
         found: dict[str, Seconds] = {}
         if own.query_rank:
             ranks = own.query_rank + own.rank
-            found["down"] = self._product(n, own.query_rank + both, width)
+            found["down"] = self._product(n, own.query_rank + both, width, apart=False)
             found["latent_norm"] = self._stream("layer_norm", n * ranks, n * ranks, 2 * n, ranks // 2)
-            found["queries"] = self._product(n, queries, own.query_rank)
+            found["queries"] = self._product(n, queries, own.query_rank, apart=False)
         else:
-            found["down"] = self._product(n, queries + both, width)
+            found["down"] = self._product(n, queries + both, width, apart=False)
             found["latent_norm"] = self._stream("layer_norm", n * own.rank, n * own.rank, n, own.rank)
         turned = n * (heads + 1) * own.rotated
         return found | {
             "rotary": self._stream("elementwise", turned, turned),
             "kv_store": self._stream("elementwise", n * both, n * both),
-            "heads": self._product(n, heads * (own.size + own.value), own.rank),
+            "heads": self._product(n, heads * (own.size + own.value), own.rank, apart=False),
             "attention_output": self._product(n, width, heads * own.value),
         }
 
-    def _feed_forward(self, n: NDArray[np.float64], inner: float) -> dict[str, Seconds]:
+    def _feed_forward(self, n: NDArray[np.float64], inner: float, routed: bool = False) -> dict[str, Seconds]:
         ups = 2 if self.model.gated else 1
         return {
-            "up": self._product(n, ups * inner, self.model.width),
-            "activation": self._stream("elementwise", ups * n * inner, n * inner),
-            "down": self._product(n, self.model.width, inner),
+            "up": self._product(n, ups * inner, self.model.width, apart=routed),
+            "activation": self._stream("elementwise", ups * n * inner, self._left * n * inner),
+            "down": self._product(n, self.model.width, inner, apart=False),
         }
 
     def _experts(self, n: NDArray[np.float64], own: ServedExperts) -> dict[str, Seconds]:
@@ -299,7 +306,7 @@ class ServingKernels:
             inner = own.inner * self.expert_ranks.ranks / self.tensor_parallel
             found["experts"] = self._routed(n, own, inner, self.expert_ranks)
         if own.shared:
-            always = self._feed_forward(n, own.shared / self.tensor_parallel)
+            always = self._feed_forward(n, own.shared / self.tensor_parallel, routed=True)
             found |= {f"shared_{name}": seconds for name, seconds in always.items()}
         return found
 
@@ -530,10 +537,16 @@ class ServingKernels:
         )  # fmt: skip
         return self._price(work, self.moved.attention)
 
-    def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
+    @property
+    def _left(self) -> float:
+        """What a norm or an activation writes for the product after it, of 16 bits."""
+        return 0.5 * DTYPE_BYTES[self._multiplied(self.model.dense(self.precision))]
+
+    def _product(self, rows: NDArray, columns: float, inner: float, apart: bool = True) -> Seconds:
+        """By weights as stored; ``apart``: a kernel of its own casts what they multiply, where that has 8 bits."""
         own = self.model.dense(self.precision)
         columns_of, inner_of = np.full(rows.shape, columns), np.full(rows.shape, inner)
-        work = gemm(rows, columns_of, inner_of, self._multiplied(own), casts=own.casts)
+        work = gemm(rows, columns_of, inner_of, self._multiplied(own), casts=own.casts and apart)
         stored = np.full(len(work), own.weight_bytes)
         return self._price(replace(work, b_bytes=stored), self.moved.products)
 

@@ -197,8 +197,8 @@ class PimKernels(ServingKernels):
         prompts = super().together(chunks, 0, 0.0) if chunks else 0.0
         return min(found, prompts + float(self.decode([decodes], [context])[0]))
 
-    def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
-        own = super()._product(rows, columns, inner)
+    def _product(self, rows: NDArray, columns: float, inner: float, apart: bool = True) -> Seconds:
+        own = super()._product(rows, columns, inner, apart)
         if self.mode != ALL:
             return own
         return np.minimum(own, self.product_work(np.asarray(rows, np.float64), columns, inner).seconds(self._pim))

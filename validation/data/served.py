@@ -1,0 +1,126 @@
+"""Published measurements of serving: closed loops of users and queues of requests, as their sources tell them.
+
+``served.csv`` holds them, a measurement a row; :data:`SOURCES` says where each is from, and what was assumed where a
+source says nothing.  Rows and assumptions were written down before the first of them was predicted.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import NamedTuple
+
+TABLE = Path(__file__).with_suffix(".csv")
+
+
+class ServedSource(NamedTuple):
+    """Where rows are from.
+
+    Attributes:
+        address: of the page.
+        assumed: what it leaves open.
+    """
+
+    address: str
+    assumed: str
+
+
+SOURCES = {
+    "silybench": ServedSource(
+        "https://github.com/tgarg01/silybench-data (derived/csv/perf_points.csv, September 2026)",
+        "users of 1, 16, 64 and 256 of each workload; fp8 is quantised as it is loaded; cache in 16 bits",
+    ),
+    "ROCm vLLM docker": ServedSource(
+        "https://github.com/ROCm/vllm/blob/main/docs/dev-docker/README.md (vLLM 0.10.0)",
+        "a batch that begins at once; cache in 16 bits (no --kv-cache-dtype); its throughput table is left out, which "
+        "does not say whether prompts count",
+    ),
+    "TensorRT-LLM 1.0 overview": ServedSource(
+        "https://github.com/NVIDIA/TensorRT-LLM (docs/source/performance/perf-overview.md of version 1.0)",
+        "dense models in fp8, cache in fp8 as ModelOpt's checkpoints have it; 0.95 of the memory; prompts whole",
+    ),
+    "TensorRT-LLM 1.2 overview": ServedSource(
+        "https://github.com/NVIDIA/TensorRT-LLM (docs/source/developer-guide/perf-overview.md of version 1.2)",
+        "as above; DEP of N devices is N ranks of attention that share experts; GPT-OSS's cache in 16 bits on Hopper; "
+        "NVFP4 columns are left out; as many requests at 1000/1000 as at 1024/1024",
+    ),
+    "InferenceX 870": ServedSource(
+        "https://github.com/SemiAnalysisAI/InferenceX/issues/870 (DeepSeek-R1-0528, 1k/1k)",
+        "lengths uniform in 0.8 to 1 of 1,024 and ten requests a user, as that benchmark has them elsewhere; no drafts",
+    ),
+    "InferenceX 1061": ServedSource(
+        "https://github.com/SemiAnalysisAI/InferenceX/pull/1061 (GPT-OSS 120B, 1k/1k)", "as above"
+    ),
+    "Vultr B200 sweep": ServedSource(
+        "https://docs.vultr.com/inference-cookbook/cuda/optimization/concurrency-tuning (March 2026)",
+        "cache in 16 bits; the sweep up to 256 users, its peak is a row of validation/data/states.py",
+    ),
+    "wmx L4 sweep": ServedSource("https://ai.wmx.dev/benchmarks", "ten requests a user"),
+    "NIM 1.8 tables": ServedSource(
+        "https://docs.nvidia.com/nim/benchmarking/llm/1.0.0/performance.md (Llama-3.3-70B, NIM 1.8.0)",
+        "TensorRT-LLM, cache in fp8, ten requests a user",
+    ),
+    "GPUStack laboratory": ServedSource(
+        "https://github.com/gpustack/gpustack/tree/main/docs/performance-lab (random prompts, all at once)",
+        "outputs of equal length, as many tokens as were written; GPU memory as the servers take it by default",
+    ),
+    "GPUStack latency": ServedSource(
+        "https://github.com/gpustack/gpustack/blob/main/docs/performance-lab/qwen3-8b/h100-latency.md",
+        "ShareGPT: prompts and outputs of the mean length",
+    ),
+}
+"""By the name that rows have."""
+MEASURED = ("ttft_ms", "tpot_ms", "itl_ms", "latency_s", "rate")
+"""What may be measured: rate is output tokens a second of all devices; the times are means or medians."""
+
+
+class ServedRow(NamedTuple):
+    """One measurement.
+
+    Attributes:
+        number: of the row; odd ones judge.
+        source: a key of :data:`SOURCES`.
+        model, device: by name.
+        devices, ranks: of tensor parallelism, and of attention apart.
+        weights, kv: types of weights and of the cache.
+        engine, version: what serves.
+        options: of the pool (``utilisation``) and of the engine.
+        users: in a closed loop; 0: all requests at once.
+        prompt, output: tokens, fixed or ``LEAST-MOST``.
+        requests: how many.
+        statistic: ``mean`` or ``median``.
+        measured: by name of :data:`MEASURED`.
+    """
+
+    number: int
+    source: str
+    model: str
+    device: str
+    devices: int
+    ranks: int
+    weights: str
+    kv: str
+    engine: str
+    version: str
+    options: dict[str, str]
+    users: int
+    prompt: str
+    output: str
+    requests: int
+    statistic: str
+    measured: dict[str, float]
+
+
+def read() -> list[ServedRow]:
+    """All rows."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        ServedRow(
+            number, row["source"], row["model"], row["device"], int(row["devices"]), int(row["ranks"]), row["weights"],
+            row["kv"], row["engine"], row["version"], dict(o.split("=") for o in row["options"].split()),
+            int(row["users"]), row["prompt"], row["output"], int(row["requests"]), row["statistic"],
+            {name: float(row[name]) for name in MEASURED if row[name]},
+        )
+        for number, row in enumerate(rows, 1)
+    ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""Published measurements of serving that shaped no constant: throughput, TTFT and TPOT under three engines.
+
+    python -m validation.judge.served [--source WORDS] [--rows] [--json OUT]
+
+The rows lie in ``validation/data/served.csv``, addresses and assumptions in ``validation/data/served.py``.  Each is
+predicted as ``triosim serve`` would with the options of its engine.  Rows of odd number judge; even ones may shape.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from validation import command
+from validation.data.served import MEASURED, SOURCES, ServedRow, read
+
+import triosim
+from triosim.core.errors import InputError
+from triosim.serving.deployment import Deployment, serve
+from triosim.serving.pool import Pool
+from triosim.serving.requests import RequestTable
+from triosim.serving.traffic import traffic
+
+ASYNC_SINCE = (0, 14)
+"""Version from which on vLLM schedules a step while another runs unless it is told not to."""
+
+
+def main() -> int:
+    """Print a line for each row that is asked for, then one for each source."""
+    parser = command.parser(__doc__)
+    parser.add_argument("--source", default="", metavar="WORDS", help="only sources whose name has these words")
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    options = parser.parse_args()
+    found: list[tuple[ServedRow, dict[str, float]]] = []
+    for row in read():
+        if options.source.lower() not in row.source.lower():
+            continue
+        try:
+            off = {name: value / row.measured[name] - 1 for name, value in predicted(row).items()}
+        except InputError as error:
+            print(f"{row.number:4} {row.source}: {error}", flush=True)
+            continue
+        found.append((row, off))
+        if options.rows:
+            print(_line(row, off), flush=True)
+    figures: dict[str, dict[str, float]] = {}
+    print(f"\n{'source':28}" + "".join(f"{name:>24}" for name in MEASURED) + "\n" + " " * 28 + f"{HEAD:>24}" * 5)
+    for name in [*SOURCES, "all odd", "all"]:
+        own = [(row, off) for row, off in found if name.startswith("all") or row.source == name]
+        own = [(row, off) for row, off in own if name != "all odd" or row.number % 2]
+        if own:
+            figures[name] = _summary([off for _, off in own])
+            print(f"{name:28}" + "".join(_cell([off[m] for _, off in own if m in off]) for m in MEASURED))
+    rows = [{"number": row.number, "source": row.source} | off for row, off in found]
+    command.write(options.json, {"rows": rows, "sources": figures})
+    return 0
+
+
+HEAD = "rows  mean  bias worst"
+
+
+def predicted(row: ServedRow) -> dict[str, float]:
+    """What is measured of a row, in its units.
+
+    Raises:
+        InputError: it cannot be served like that.
+    """
+    total = row.devices * row.ranks
+    machine = triosim.system(device=row.device, devices=total)
+    engine = {name: value for name, value in row.options.items() if name != "utilisation"}
+    if row.engine == "vllm" and tuple(map(int, row.version.split(".")[:2])) < ASYNC_SINCE:
+        engine["async-scheduling"] = "off"
+    share = row.options.get("utilisation")
+    pool = Pool(
+        row.model, machine, engine=row.engine, engine_options=engine, tensor_parallel=row.devices,
+        attention_ranks=row.ranks, weights=row.weights, kv_cache=row.kv,
+        utilisation=None if share is None else float(share),
+    )  # fmt: skip
+    result = serve(Deployment((pool,)), _requests(row), interval=False).metrics
+    named = result.named()
+    which = "p50" if row.statistic == "median" else "mean"
+    value = {
+        "ttft_ms": lambda: named[f"ttft.{which}"] * 1e3, "tpot_ms": lambda: named[f"tpot.{which}"] * 1e3,
+        "itl_ms": lambda: named[f"itl.{which}"] * 1e3, "latency_s": lambda: named["duration"],
+        "rate": lambda: named["output_tokens_per_s"],
+    }  # fmt: skip
+    return {name: value[name]() for name in row.measured}
+
+
+def _requests(row: ServedRow) -> RequestTable:
+    lengths = ";".join(
+        f"{side}={'uniform' if '-' in tokens else 'fixed'}:{tokens}"
+        for side, tokens in (("prompt", row.prompt), ("output", row.output))
+    )
+    return traffic(f"users:{row.users}" if row.users else f"burst:{row.requests}", lengths, row.requests)
+
+
+def _line(row: ServedRow, off: dict[str, float]) -> str:
+    what = (
+        f"{row.number:4} {row.source[:18]:18} {row.model} {row.weights}, {row.devices * row.ranks} x {row.device[:6]}"
+        f"{', apart' if row.ranks > 1 else ''}, {row.engine}, {row.users or 'all'}, {row.prompt}/{row.output}"
+    )
+    return f"{what:104}" + "".join(f" {name.split('_')[0]} {100 * value:+6.1f}%" for name, value in off.items())
+
+
+def _summary(offs: list[dict[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in MEASURED:
+        own = [off[name] for off in offs if name in off]
+        if own:
+            found |= {name: float(np.abs(own).mean()), f"{name} bias": float(np.mean(own)), f"{name} rows": len(own)}
+    return found
+
+
+def _cell(off: list[float]) -> str:
+    if not off:
+        return " " * 24
+    worst = max(off, key=abs)
+    cell = f"{len(off)} {100 * np.abs(off).mean():5.1f} {100 * np.mean(off):+5.1f} {100 * worst:+5.0f}"
+    return f"{cell:>24}"
+
+
+if __name__ == "__main__":
+    command.run(main)
