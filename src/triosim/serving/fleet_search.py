@@ -23,7 +23,7 @@ from triosim.core.errors import InputError
 from triosim.core.units import picoseconds
 from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.metrics import Slo
-from triosim.serving.pool import PricedPools
+from triosim.serving.pool_times import PricedPools
 from triosim.serving.requests import RequestTable
 
 PRECISION = 0.01
