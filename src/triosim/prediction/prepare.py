@@ -63,9 +63,10 @@ from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
+from triosim.schedule.cutting import even_cuts
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
-from triosim.schedule.stages import Stages, even_cuts, split
+from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED, BALANCED, COUNTED_BY_HOST, EVEN_WITH_ENDS, ONE_BY_ONE
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace

@@ -25,8 +25,9 @@ from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.schedule.stages import Boundary, cut
+from triosim.schedule.stages import cut
 from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call
