@@ -15,7 +15,7 @@ from triosim.engine.graph import GraphRun
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.network.common_prefix import FeltBefore, PrefixedJob, prefixed
-from triosim.prediction import metrics as tally
+from triosim.prediction.played_run import Run
 from triosim.prediction.prepare import CompiledJob, Progress
 
 MOST_CUTS = 4
@@ -23,7 +23,7 @@ MOST_CUTS = 4
 
 
 @dataclass(frozen=True)
-class PrefixedRun(tally.Run):
+class PrefixedRun(Run):
     """A run of which the cells are those that did the same at the same times.
 
     Attributes:

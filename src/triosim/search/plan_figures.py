@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import needed
-from triosim.prediction.metrics import S
+from triosim.prediction.played_run import S
 from triosim.prediction.prepare import CompiledJob, StagedJob
 from triosim.prediction.result import Breakdown
 from triosim.prediction.summary import Summary
