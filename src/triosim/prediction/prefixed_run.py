@@ -16,7 +16,8 @@ from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.network.common_prefix import FeltBefore, PrefixedJob, prefixed
 from triosim.prediction.played_run import Run
-from triosim.prediction.prepare import CompiledJob, Progress
+from triosim.prediction.prepare import CompiledJob
+from triosim.prediction.priced_job import Progress
 
 MOST_CUTS = 4
 """So often a job is cut, each time earlier, before it is played whole."""

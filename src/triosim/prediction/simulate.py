@@ -32,16 +32,10 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.largest_batch import fullest, largest_batch
 from triosim.prediction.played_run import Run
-from triosim.prediction.prepare import (
-    MOST_KEPT,
-    CompiledJob,
-    Progress,
-    arrange,
-    check_arguments,
-    footprints,
-    written,
-)  # fmt: skip
+from triosim.prediction.prepare import MOST_KEPT, CompiledJob, check_arguments, footprints, written  # fmt: skip
+from triosim.prediction.priced_job import Progress  # fmt: skip
 from triosim.prediction.result import Result
+from triosim.prediction.staged_job import arrange  # fmt: skip
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, prefixed_uncertainty, steady_uncertainty, uncertainty

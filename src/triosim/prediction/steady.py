@@ -32,7 +32,7 @@ from triosim.memory.footprint import Footprint
 from triosim.memory.lifetimes import Lifetimes
 from triosim.network.lowering import LoweredJob
 from triosim.prediction.played_run import RankTimeUse, Run, Spans, any_busy, busy, total_ticks, transfers, union
-from triosim.prediction.prepare import StagedJob
+from triosim.prediction.staged_job import StagedJob
 from triosim.schedule.actions import Action, Pass, Schedule
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Category, Phase

@@ -23,7 +23,8 @@ from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.played_run import Run
-from triosim.prediction.prepare import CompiledJob, Progress, check_arguments, prepare
+from triosim.prediction.prepare import CompiledJob, check_arguments, prepare
+from triosim.prediction.priced_job import Progress
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import lowered_job, result_of, settled
 from triosim.prediction.uncertainty import uncertainty_among_others

@@ -21,7 +21,7 @@ from triosim.composition.host import HostCosts
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.engine.contended import ContendedFragment, RowKind
-from triosim.prediction.prepare import PricedJob
+from triosim.prediction.priced_job import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts

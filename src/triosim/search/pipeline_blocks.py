@@ -21,7 +21,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NotRepeating
 from triosim.partition.gradients import gradients
 from triosim.partition.step import Step
-from triosim.prediction.prepare import StagedJob
+from triosim.prediction.staged_job import StagedJob
 from triosim.schedule.crossing import crossing_items, floating_storages
 from triosim.schedule.cutting import CutCandidates, cutting, where_to_cut
 from triosim.schedule.pass_times import RetainedBytes
