@@ -65,9 +65,9 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 WHERE = {
-    "dividing": [("prediction.prepare", "divided")],
-    "pricing": [("prediction.prepare", "priced")],
-    "cutting": [("prediction.prepare", "split"), ("prediction.prepare", "host")],
+    "dividing": [("prediction.priced_job", "divided")],
+    "pricing": [("prediction.priced_job", "priced")],
+    "cutting": [("prediction.staged_job", "split"), ("prediction.priced_job", "host")],
     "writing": [("prediction.prepare", "_programs")],
     "memory": [("prediction.prepare", "footprint"), ("schedule.job", "liveness")],
     "meeting": [("network.lowering", "_meeting")],

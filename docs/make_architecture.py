@@ -23,7 +23,7 @@ import triosim
 from triosim.kernels.estimate import Source
 from triosim.partition.step import Step
 from triosim.partition.transfers import COLLECTIVES
-from triosim.prediction.metrics import Run
+from triosim.prediction.played_run import Run
 from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.prediction.simulate import lowered_job
 from triosim.prediction.timeline import CATEGORIES

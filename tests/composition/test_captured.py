@@ -12,7 +12,7 @@ from triosim import Fidelity, Plan
 from triosim.composition.captured import block_parts, captured, counts_of_experts
 from triosim.composition.host import host
 from triosim.operators import canonical, kind
-from triosim.prediction.prepare import arrange
+from triosim.prediction.staged_job import arrange
 from triosim.stacks import GRAPHS, Stack, load
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import triosim
 from tests.exploring import examples
 from triosim.plan import Plan
-from triosim.prediction import partitioning, prepare
-from triosim.prediction.prepare import StagedJob, arrange
+from triosim.prediction import partitioning, priced_job
+from triosim.prediction.staged_job import StagedJob, arrange
 from triosim.trace.repeated import differing, repeated
 from triosim.trace.tables import Trace
 
@@ -43,7 +43,7 @@ def _both(
         return seen[-1]
 
     with monkeypatch.context() as patched:
-        patched.setattr(prepare, "divided", spied)
+        patched.setattr(priced_job, "divided", spied)
         short = arrange(workload, SYSTEM, plan)
         patched.setattr(partitioning, "repeated", lambda trace: None)
         long = arrange(workload, SYSTEM, plan)

@@ -12,8 +12,8 @@ import pytest
 import triosim
 from triosim import Fidelity, Plan, Trace
 from triosim.prediction import simulate, steady
-from triosim.prediction.prepare import arrange
 from triosim.prediction.result import Result
+from triosim.prediction.staged_job import arrange
 from triosim.schedule.actions import SCHEDULES
 
 SYSTEM = triosim.system("dgx-h100", 2)

@@ -12,8 +12,9 @@ from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
 from triosim.cli.workloads import load_workload
-from triosim.prediction.prepare import arrange
-from triosim.schedule.stages import even_cuts, split
+from triosim.prediction.staged_job import arrange
+from triosim.schedule.cutting import even_cuts
+from triosim.schedule.stages import split
 from triosim.trace.tables import Phase
 
 ACTIVATION = 64 * 128 * 4

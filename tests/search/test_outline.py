@@ -17,8 +17,8 @@ from triosim.core.errors import InputError
 from triosim.core.result_cache import ResultCache
 from triosim.engine import contended
 from triosim.engine.contended import RowKind
-from triosim.prediction.prepare import arrange
 from triosim.prediction.simulate import simulate
+from triosim.prediction.staged_job import arrange
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits

@@ -7,7 +7,8 @@ import pytest
 import triosim
 from tests.command import run
 from triosim.serving.deployment import Deployment, ServingResult, serve
-from triosim.serving.pool import Pool, PricedPools
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import PricedPools
 from triosim.serving.traffic import traffic
 
 PRICED: PricedPools = {}

@@ -20,7 +20,10 @@ from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.fleet_file import fleet_file
 from triosim.serving.forward_passes import ForwardPasses
 from triosim.serving.kernel_times import NOTHING_MOVED
-from triosim.serving.pool import Pool, PricedPools, checked_any, replicas_of, weight_bytes
+from triosim.serving.pool import Pool, weight_bytes
+from triosim.serving.pool_checks import checked_any
+from triosim.serving.pool_replicas import replicas_of
+from triosim.serving.pool_times import PricedPools
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable
 from triosim.sources import modelling

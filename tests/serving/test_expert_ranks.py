@@ -13,7 +13,8 @@ from triosim.serving.deployment import Deployment, serve
 from triosim.serving.expert_ranks import ExpertRanks
 from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
 from triosim.serving.model import PRECISIONS, ServedExperts, served_model
-from triosim.serving.pool import Pool, kernels_of
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import kernels_of
 from triosim.serving.traffic import traffic
 
 OF_DEEPSEEK = ServedExperts(256, 8, 2048, 2048)

@@ -21,7 +21,9 @@ from triosim.serving.fleet_energy import FleetEnergy
 from triosim.serving.fleet_search import least_energy_clock
 from triosim.serving.metrics import parse_slo
 from triosim.serving.one_request import one_request
-from triosim.serving.pool import Pool, checked, kernels_of
+from triosim.serving.pool import Pool
+from triosim.serving.pool_checks import checked
+from triosim.serving.pool_times import kernels_of
 from triosim.serving.recording import RunRecorder
 from triosim.serving.request_energy import StepLoad, joules
 from triosim.serving.step_times import StepShape

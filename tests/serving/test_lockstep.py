@@ -23,7 +23,9 @@ from triosim.serving.fleet_file import fleet_file
 from triosim.serving.kernel_times import NOTHING_MOVED
 from triosim.serving.lockstep import LockStepTimes
 from triosim.serving.model import precision_of, served_model
-from triosim.serving.pool import Pool, lock_step, replicas_of, step_times
+from triosim.serving.pool import Pool
+from triosim.serving.pool_replicas import replicas_of
+from triosim.serving.pool_times import lock_step, step_times
 from triosim.serving.step_times import StepShape
 from triosim.serving.traffic import traffic
 

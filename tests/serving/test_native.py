@@ -107,7 +107,7 @@ class Case:
     states: int
 
     def fleet(self) -> list[Replica]:
-        """As :func:`triosim.serving.pool.replicas_of` makes it."""
+        """As :func:`triosim.serving.pool_replicas.replicas_of` makes it."""
         made = []
         for number in range(self.replicas):
             policy = ENGINES.get(self.engine)(**self.options, block_tokens=self.tokens)

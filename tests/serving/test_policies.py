@@ -13,8 +13,7 @@ from triosim.hardware import catalog
 from triosim.serving.capacity import memory, static_share
 from triosim.serving.metrics import measure
 from triosim.serving.model import PRECISIONS, served_model
-from triosim.serving.policy import ENGINES, Batch, Policy
-from triosim.serving.pool import engine_on
+from triosim.serving.policy import ENGINES, Batch, Policy, engine_on
 from triosim.serving.replica import PolicyError
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.step_times import NO_HOST

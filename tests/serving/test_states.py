@@ -20,7 +20,9 @@ from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.model import PRECISIONS, ServedModel, served_model
 from triosim.serving.model_times import ModelTimes
-from triosim.serving.pool import Pool, checked, replicas_of
+from triosim.serving.pool import Pool
+from triosim.serving.pool_checks import checked
+from triosim.serving.pool_replicas import replicas_of
 from triosim.serving.replica import Replica
 from triosim.serving.request_energy import StepLoad, work_of
 from triosim.serving.requests import Request, RequestTable
@@ -110,7 +112,7 @@ def qwen35_9b() -> ServedModel:
 def test_a_block_of_vllm_fills_the_page_of_a_state() -> None:
     """Nemotron Nano 9B v2: 672 tokens (vLLM issue 24280); Qwen3.5 9B on two devices: 528, which pads the state by
     0.76 % (vLLM pull request 37467)."""
-    from triosim.serving.pool import engine_on
+    from triosim.serving.policy import engine_on
     from triosim.serving.state_cache import state_cache
 
     policy = engine_on(DEVICE, "vllm", {})

@@ -11,7 +11,7 @@ import pytest
 import triosim
 from triosim import stacks
 from triosim.core.errors import PlanError
-from triosim.prediction.prepare import StagedJob, arrange
+from triosim.prediction.staged_job import StagedJob, arrange
 from triosim.trace.tables import Category, Phase, Trace
 
 

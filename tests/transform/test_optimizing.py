@@ -11,7 +11,7 @@ import pytest
 import triosim
 from tests.command import run
 from triosim.core.errors import InputError, PlanError
-from triosim.prediction.prepare import arrange
+from triosim.prediction.staged_job import arrange
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.inference import forward_only
 from triosim.transform.optimizing import optimized

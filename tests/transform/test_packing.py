@@ -16,7 +16,7 @@ from tests.command import run
 from triosim import InputError
 from triosim.hardware import machine
 from triosim.plan import Plan
-from triosim.prediction.prepare import arrange
+from triosim.prediction.staged_job import arrange
 from triosim.sources.modelling import model
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Trace

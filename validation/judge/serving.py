@@ -55,8 +55,9 @@ from triosim.serving.layer_profiles import read_profiles
 from triosim.serving.model import PRECISIONS, ServedModel, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.one_request import one_request
-from triosim.serving.policy import ENGINES, Policy
-from triosim.serving.pool import Pool, engine_on, lock_step, step_times
+from triosim.serving.policy import ENGINES, Policy, engine_on
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import lock_step, step_times
 from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable

@@ -126,7 +126,7 @@ def chakra_writer(folder: Path, written: list[str]) -> OnFinished:
     from triosim.hardware.system import System
     from triosim.interop.chakra.export import export
     from triosim.network.placement import Placement
-    from triosim.prediction.metrics import Run
+    from triosim.prediction.played_run import Run
     from triosim.trace.tables import Trace
 
     def keep(run: Run, placement: Placement, system: System, trace: Trace) -> None:

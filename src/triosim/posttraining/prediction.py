@@ -15,7 +15,7 @@ from triosim.memory.footprint import ROUND_BYTES
 from triosim.network.placement import Placement
 from triosim.plan import Plan
 from triosim.posttraining.recipe import POLICY, PhaseOfStep, PostTraining, StepModel
-from triosim.prediction.metrics import Run
+from triosim.prediction.played_run import Run
 from triosim.prediction.result import Breakdown, Result
 from triosim.prediction.simulate import simulate
 from triosim.trace.tables import Category, Trace

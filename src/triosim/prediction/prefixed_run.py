@@ -15,15 +15,16 @@ from triosim.engine.graph import GraphRun
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.network.common_prefix import FeltBefore, PrefixedJob, prefixed
-from triosim.prediction import metrics as tally
-from triosim.prediction.prepare import CompiledJob, Progress
+from triosim.prediction.played_run import Run
+from triosim.prediction.prepare import CompiledJob
+from triosim.prediction.priced_job import Progress
 
 MOST_CUTS = 4
 """So often a job is cut, each time earlier, before it is played whole."""
 
 
 @dataclass(frozen=True)
-class PrefixedRun(tally.Run):
+class PrefixedRun(Run):
     """A run of which the cells are those that did the same at the same times.
 
     Attributes:

@@ -30,18 +30,12 @@ from triosim.network.lowering import LoweredJob, lower
 from triosim.network.placement import Placement
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
-from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import (
-    MOST_KEPT,
-    CompiledJob,
-    Progress,
-    arrange,
-    check_arguments,
-    footprints,
-    written,
-)  # fmt: skip
+from triosim.prediction.played_run import Run
+from triosim.prediction.prepare import MOST_KEPT, CompiledJob, check_arguments, footprints, written  # fmt: skip
+from triosim.prediction.priced_job import Progress  # fmt: skip
 from triosim.prediction.result import Result
+from triosim.prediction.staged_job import arrange  # fmt: skip
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, prefixed_uncertainty, steady_uncertainty, uncertainty
@@ -55,7 +49,7 @@ if TYPE_CHECKING:
 FEWEST_TASKS = 200_000
 """Jobs of fewer are played as they are: to find what their ranks have in common would take longer."""
 
-OnFinished = Callable[[tally.Run, Placement, System, Trace], None]
+OnFinished = Callable[[Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
 
 
@@ -170,7 +164,7 @@ def simulate(
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
         progress("playing the job")
         played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
-        run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
+        run = Run(job.programs, lowered, lowered.worked(played), plan.iterations)
         return _PlayedJob(run, sources, played, amount)
 
     what = (_what_is_played(job, means, fold, plan.iterations), cutting)
@@ -246,7 +240,7 @@ class _PlayedJob(NamedTuple):
         cut: the parts whose tasks these are; None where they are those of the run.
     """
 
-    run: tally.Run
+    run: Run
     sources: tuple[str, ...]
     played: GraphRun
     amount: NDArray[np.int64]
@@ -380,7 +374,7 @@ def _varied(
 
 def result_of(
     job: CompiledJob,
-    run: tally.Run,
+    run: Run,
     sources: tuple[str, ...],
     clock: Stopwatch,
     uncertainty: Callable[[], Uncertainty],

@@ -31,8 +31,8 @@ from triosim.engine.graph import GraphRun, Task
 from triosim.memory.footprint import Footprint
 from triosim.memory.lifetimes import Lifetimes
 from triosim.network.lowering import LoweredJob
-from triosim.prediction import metrics as tally
-from triosim.prediction.prepare import StagedJob
+from triosim.prediction.played_run import RankTimeUse, Run, Spans, any_busy, busy, total_ticks, transfers, union
+from triosim.prediction.staged_job import StagedJob
 from triosim.schedule.actions import Action, Pass, Schedule
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Category, Phase
@@ -329,7 +329,7 @@ def _host(
 
 
 @dataclass(frozen=True)
-class SteadyRun(tally.Run):
+class SteadyRun(Run):
     """A played short job, and what it says of the whole one.
 
     Attributes:
@@ -351,25 +351,25 @@ class SteadyRun(tally.Run):
         return int(self.played.finish.max(initial=0)) + self.more
 
     @cached_property
-    def spent(self) -> tuple[tally.RankTimeUse, ...]:
+    def spent(self) -> tuple[RankTimeUse, ...]:
         """How each cell spends the whole run."""
         return tuple(self._occupied(cell) for cell in range(self.lowered.cells))
 
     @cached_property
     def active(self) -> int:
         """Picoseconds with at least one device or transfer busy."""
-        return self._long(tally.any_busy(self))
+        return self._long(any_busy(self))
 
-    def _within(self, spans: tally.Spans) -> int:
+    def _within(self, spans: Spans) -> int:
         """Ticks of some intervals in a period."""
         begin = np.array([self.period.window])
         return int(covered(begin, begin + self.period.ticks, *spans)[0])
 
-    def _long(self, spans: tally.Spans) -> int:
+    def _long(self, spans: Spans) -> int:
         """Ticks of intervals in which devices do something, in the whole run."""
-        return tally.length(spans) + self.job.added * self._within(spans)
+        return total_ticks(spans) + self.job.added * self._within(spans)
 
-    def _until(self, spans: tally.Spans, at: int) -> int:
+    def _until(self, spans: Spans, at: int) -> int:
         """Of these the ticks before some moment of the whole run."""
         window, ticks, more = self.period.window, self.period.ticks, self.more
 
@@ -383,10 +383,10 @@ class SteadyRun(tally.Run):
         turns, rest = divmod(at - window, ticks)
         return short(window + rest) + turns * self._within(spans)
 
-    def _occupied(self, cell: int) -> tally.RankTimeUse:
-        computing = tally.busy(self, cell, Op.COMPUTE)
-        moving = merged(*tally.transfers(self, cell))
-        either = tally.together(computing, moving)
+    def _occupied(self, cell: int) -> RankTimeUse:
+        computing = busy(self, cell, Op.COMPUTE)
+        moving = merged(*transfers(self, cell))
+        either = union(computing, moving)
         issues = self.program(cell).rows(Op.ISSUE) + self.tasks(cell).start
         free, pace = self.period.free[cell], self.job.added * self.period.host[cell]
         later = merged(self.played.start[issues[free:]], self.played.finish[issues[free:]])
@@ -400,9 +400,7 @@ class SteadyRun(tally.Run):
         beside = sum(self._until(either, end) - self._until(either, start) for start, end in spans)
         compute, both = self._long(computing), self._long(either)
         all_three = both + host - beside
-        return tally.RankTimeUse(
-            compute, self._long(moving), host, both - compute, all_three - both, self.end - all_three
-        )
+        return RankTimeUse(compute, self._long(moving), host, both - compute, all_three - both, self.end - all_three)
 
     # --- the same run with other durations ------------------------------------------------------------------------
 

@@ -25,12 +25,22 @@ from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
 from triosim.memory.top_allocations import holders
 from triosim.plan import AXES, RunPlan, without_effect
-from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import fullest
+from triosim.prediction.metrics import (
+    breakdown,
+    collective_rows,
+    device_rows,
+    layer_rows,
+    memory_curve,
+    peak,
+    stage_rows,
+)
+from triosim.prediction.played_run import RankTimeUse, Run, S, transfers
 from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Interval, Memory, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES
+from triosim.prediction.timeline_of_run import timeline_of
 from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
 from triosim.trace.calls import attention_kernels
@@ -63,7 +73,7 @@ class Summary:
     """
 
     of: CompiledJob
-    run: tally.Run
+    run: Run
     network: tuple[str, ...]
     stats: Callable[[], Stats]
     uncertainty: Callable[[], Uncertainty]
@@ -74,21 +84,21 @@ class Summary:
         """The prediction."""
         run, trace = self.run, self.of.step.trace
         spent = run.spent
-        parts = tally.breakdown(run, spent)
-        seconds = run.end * tally.S / run.iterations
+        parts = breakdown(run, spent)
+        seconds = run.end * S / run.iterations
         memory, throughput = self._memory(), self.throughput(seconds)
         account = self._account(spent, throughput, seconds)
         return Result(
             iteration_time_s=seconds,
             confidence=CONFIDENCE,
-            active_time_s=run.active * tally.S / run.iterations,
+            active_time_s=run.active * S / run.iterations,
             throughput=throughput,
             efficiency=efficiency(self.of, seconds, throughput.tokens_per_s),
             breakdown_s=parts,
             memory=memory,
-            devices=tally.device_rows(run, spent, self.of.footprints),
-            stages=tally.stage_rows(run, spent),
-            collectives=tally.collective_rows(run, self.of.mesh.names),
+            devices=device_rows(run, spent, self.of.footprints),
+            stages=stage_rows(run, spent),
+            collectives=collective_rows(run, self.of.mesh.names),
             workload=self._workload(),
             system=describe_system(self.of.system),
             plan=self.run_plan(),
@@ -100,8 +110,8 @@ class Summary:
             make_interval=lambda: self._interval(seconds),
             make_energy=account.energy,
             make_cost=lambda energy, interval, varies: self._cost(energy, seconds, throughput, interval, varies),
-            make_layers=lambda: tally.layer_rows(run, trace, account),
-            make_timeline=lambda: tally.timeline(
+            make_layers=lambda: layer_rows(run, trace, account),
+            make_timeline=lambda: timeline_of(
                 run, trace, self.of.system, self.of.placement, self.of.footprints, account
             ),
             make_stats=self.stats,
@@ -126,13 +136,13 @@ class Summary:
         )  # fmt: skip
         return cost(varied(used, None if varies is None else vars(varies), seconds, "the result"), self.energy.cost)
 
-    def _account(self, spent: Sequence[tally.RankTimeUse], speed: Throughput, seconds: float) -> EnergyAccount:
+    def _account(self, spent: Sequence[RankTimeUse], speed: Throughput, seconds: float) -> EnergyAccount:
         """What the job takes, to be added up when somebody asks."""
         of, run = self.of, self.run
         return EnergyAccount(
             programs=run.programs, lowered=run.lowered, played=run.played, iterations=run.iterations,
             trace=of.step.trace, system=of.system, placement=of.placement, times=of.full_clock, clocks=of.clocks,
-            spent=spent, transfers=lambda cell: tally.transfers(run, cell),
+            spent=spent, transfers=lambda cell: transfers(run, cell),
             constants=EnergyConstants(dict(self.energy.overrides)), known=self.energy.known(),
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
@@ -183,9 +193,9 @@ class Summary:
             categories={
                 name: int(size) for name, size in zip(CATEGORIES, footprint.at_peak.tolist(), strict=True) if size
             },
-            peak=tally.peak(run, found.program, footprint, trace),
+            peak=peak(run, found.program, footprint, trace),
             holders=holders(program.lifetimes, footprint.peak_row, trace)[:HOLDERS],
-            curve=tally.memory_curve(run, found.program, footprint),
+            curve=memory_curve(run, found.program, footprint),
             host_bytes=program.host_bytes,
             nvme_bytes=program.nvme_bytes,
             largest_batch=self.largest_batch,

@@ -22,8 +22,9 @@ from triosim.hardware.system import System
 from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
-from triosim.prediction import metrics as tally
-from triosim.prediction.prepare import CompiledJob, Progress, check_arguments, prepare
+from triosim.prediction.played_run import Run
+from triosim.prediction.prepare import CompiledJob, check_arguments, prepare
+from triosim.prediction.priced_job import Progress
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import lowered_job, result_of, settled
 from triosim.prediction.uncertainty import uncertainty_among_others
@@ -151,7 +152,7 @@ def stays(
             played.start[mine] - begin, played.begin[mine] - begin, played.finish[mine] - begin, played.link_bytes,
             flows, played.events, played.engine,
         )  # fmt: skip
-        run = tally.Run(made.programs, lowered, lowered.worked(part), made.plan.iterations)
+        run = Run(made.programs, lowered, lowered.worked(part), made.plan.iterations)
         single = float("nan")
         if alone:
             by_itself, _ = settled([(made, lowered)], lowered.graph, lowered.wires, model)

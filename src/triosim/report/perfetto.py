@@ -103,9 +103,9 @@ class _VisibleSlices:
 def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _VisibleSlices:
     s = timeline.slices
     rows = np.flatnonzero(np.isin(s.rank, ranks))
-    start, _, end = spans(s)
+    begins, _, ends = spans(s)
     start, end = (
-        picoseconds(t if len(rows) == len(s) else t[rows], "a time of the timeline", MOST_SUM) for t in (start, end)
+        picoseconds(t if len(rows) == len(s) else t[rows], "a time of the timeline", MOST_SUM) for t in (begins, ends)
     )
     start, end = (start + 500) // 1000, (np.maximum(end, start) + 500) // 1000
     stream = np.where(s.stream[rows] < 0, _RECEIVE, s.stream[rows]).astype(np.int64)

@@ -36,12 +36,13 @@ from triosim.plan import Plan
 from triosim.schedule.actions import Action, Pass, Schedule, forward_only
 from triosim.schedule.backward import of_weights, split_backward
 from triosim.schedule.costs import ScheduleCosts
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.fragments import MessageTags
 from triosim.schedule.gathering import Gathering, UngatheredUnits, UnitBlocks
 from triosim.schedule.host_copies import HOMES, on_host
 from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
-from triosim.schedule.stages import Boundary, Stages
+from triosim.schedule.stages import Stages
 from triosim.trace.tables import NONE, Category, Phase
 
 

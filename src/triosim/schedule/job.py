@@ -29,12 +29,13 @@ from triosim.schedule._epilogue import LastPassRows, reductions, update
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.fragments import Fragment, PlacedFragment, concatenate
 from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.interleaving import in_place, pairs, places, reordered
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
-from triosim.schedule.stages import Boundary, Stages
+from triosim.schedule.stages import Stages
 from triosim.trace.tables import Category, Phase
 
 _HALVES = {Pass.BACKWARD: (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)}

@@ -39,8 +39,9 @@ from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
 from triosim.prediction.partitioning import FewBlocksWorkload, undivided
-from triosim.prediction.prepare import PricedJob, StagedJob, price_job, schedule_of
+from triosim.prediction.priced_job import PricedJob, price_job
 from triosim.prediction.pricing import priced_rows
+from triosim.prediction.staged_job import StagedJob, schedule_of
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts

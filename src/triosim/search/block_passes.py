@@ -21,12 +21,13 @@ from triosim.composition.host import HostCosts
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.engine.contended import ContendedFragment, RowKind
-from triosim.prediction.prepare import PricedJob
+from triosim.prediction.priced_job import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.schedule.stages import Boundary, cut
+from triosim.schedule.stages import cut
 from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call

@@ -20,7 +20,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.result_cache import ResultCache, content
 from triosim.partition.gradients import Gradient, reduced_gradients
 from triosim.partition.step import Step
-from triosim.schedule.stages import CutCandidates, cutting, where_to_cut
+from triosim.schedule.cutting import CutCandidates, cutting, where_to_cut
 from triosim.stacks import Stack
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, ROOM, repeated

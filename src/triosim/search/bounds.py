@@ -77,7 +77,8 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.kernels.sustained import most
 from triosim.plan import Plan
-from triosim.prediction.prepare import StagedJob, arrange, seconds_per_byte
+from triosim.prediction.priced_job import seconds_per_byte
+from triosim.prediction.staged_job import StagedJob, arrange
 from triosim.search.exchange_bound import CollectivesBound, ExchangeBound, exchange_bound
 from triosim.search.grid import with_fields
 from triosim.search.pass_bound import PassBound, isolated_transfer_s, pass_bound

@@ -24,9 +24,9 @@ from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.transfers import ALL_GATHER
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.actions import Pass
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import Gathering, UngatheredUnits
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
-from triosim.schedule.stages import Boundary
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import ChainSegment, OperatorChain, OperatorChainRun
 from triosim.search.stage_classes import MessagePort

@@ -26,7 +26,8 @@ from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from triosim.plan import Plan
-from triosim.prediction.prepare import StagedJob, mesh_of
+from triosim.prediction.priced_job import mesh_of
+from triosim.prediction.staged_job import StagedJob
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import UnequalRanks, isolated_times
 from triosim.trace.tables import Phase, Trace
@@ -56,7 +57,7 @@ def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     """What the replicas of a plan exchange at least.
 
     Raises:
-        InputError: as of :func:`triosim.prediction.prepare.arrange`.
+        InputError: as of :func:`triosim.prediction.staged_job.arrange`.
     """
     rules, mesh = mesh_of(workload, system, plan)
     placed = replication(rules, mesh)

@@ -2,7 +2,7 @@
 
 A full prediction writes, lowers and plays every instruction of every micro-batch on every link.  Here
 
-1. the step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`);
+1. the step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.staged_job.arrange`);
 2. each kind of stage is written from event to event (:mod:`triosim.search.contracted_passes`), what lies between two
    events having been played once (:mod:`triosim.search.operator_chain`);
 3. what collectives and sends take alone, and which of them share links, is worked out once for a mesh
@@ -38,7 +38,7 @@ from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.partition.wire_format import WireFormat
 from triosim.plan import Plan
-from triosim.prediction.prepare import StagedJob, arrange
+from triosim.prediction.staged_job import StagedJob, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
 from triosim.schedule.costs import ScheduleCosts

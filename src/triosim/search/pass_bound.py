@@ -20,7 +20,7 @@ from triosim.memory.blocks import StepStorages
 from triosim.operators import canonical
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
-from triosim.prediction.prepare import StagedJob
+from triosim.prediction.staged_job import StagedJob
 from triosim.search.evaluate import job_communication
 from triosim.search.exchange_bound import CollectivesBound, collectives_bound
 from triosim.search.isolated_transfers import UnequalRanks, isolated_times

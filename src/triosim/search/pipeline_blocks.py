@@ -21,9 +21,10 @@ from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NotRepeating
 from triosim.partition.gradients import gradients
 from triosim.partition.step import Step
-from triosim.prediction.prepare import StagedJob
+from triosim.prediction.staged_job import StagedJob
+from triosim.schedule.crossing import crossing_items, floating_storages
+from triosim.schedule.cutting import CutCandidates, cutting, where_to_cut
 from triosim.schedule.pass_times import RetainedBytes
-from triosim.schedule.stages import CutCandidates, crossing_items, cutting, floating_storages, where_to_cut
 from triosim.search.recurrence import PassRecurrence, RepeatedBlock
 from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
 from triosim.trace.tables import NONE, Category, Phase

@@ -7,9 +7,10 @@ from typing import NoReturn
 
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import needed
-from triosim.prediction.metrics import S
-from triosim.prediction.prepare import CompiledJob, StagedJob
+from triosim.prediction.played_run import S
+from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Breakdown
+from triosim.prediction.staged_job import StagedJob
 from triosim.prediction.summary import Summary
 from triosim.schedule.program import COLLECTIVES
 from triosim.search.evaluate import EvaluatedPlan

@@ -29,7 +29,7 @@ from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.partition.gradients import reduced_gradients
 from triosim.partition.transfers import ALL_GATHER
-from triosim.prediction.prepare import StagedJob
+from triosim.prediction.staged_job import StagedJob
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.costs import ScheduleCosts
 

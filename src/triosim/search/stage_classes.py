@@ -19,10 +19,10 @@ from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Action, Pass, Schedule
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.job import StageWriter
 from triosim.schedule.program import Program
-from triosim.schedule.stages import Boundary
 from triosim.trace.tables import Phase
 
 MICRO_BATCHES = 2

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from triosim.core.spans import merged
 from triosim.engine.contention_free import TimeCategory
-from triosim.prediction import metrics as tally
+from triosim.prediction.metrics import collective_rows
+from triosim.prediction.played_run import Run, S, transfers
 from triosim.prediction.result import Breakdown
 from triosim.schedule.program import COLLECTIVES, Op
 from triosim.search.evaluate import EvaluatedPlan
@@ -20,7 +21,7 @@ Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 def breakdown(job: EvaluatedPlan) -> Breakdown:
     """Mean over the ranks, seconds; as :func:`triosim.prediction.metrics.breakdown` has it."""
     lowered, stages = job.lowered, [program.stage for program in job.programs]
-    run = tally.Run(job.programs, lowered, job.epilogue, 1)
+    run = Run(job.programs, lowered, job.epilogue, 1)
     before = {stage: _before(job, stage) for stage in set(stages)}
     counts = lowered.count
     sums = np.zeros(5)
@@ -29,7 +30,7 @@ def breakdown(job: EvaluatedPlan) -> Breakdown:
         both_times = zip(_together(before[run.program(cell).stage]), _together(epilogue), strict=True)
         compute, communication, both, all_three = (_union(merged(*turns), own) for turns, own in both_times)
         sums += counts[cell] * np.array([compute, communication, both - compute, all_three - both, job.end - all_three])
-    seconds = (sums / counts.sum() * tally.S).tolist()
+    seconds = (sums / counts.sum() * S).tolist()
     return Breakdown(*seconds)
 
 
@@ -64,7 +65,7 @@ def _before(job: EvaluatedPlan, stage: int) -> tuple[Spans, Spans, Spans]:
     return spans[TimeCategory.COMPUTE], moving, spans[TimeCategory.HOST]
 
 
-def _in_epilogue(run: tally.Run, cell: int, kept_busy: int) -> tuple[Spans, Spans, Spans]:
+def _in_epilogue(run: Run, cell: int, kept_busy: int) -> tuple[Spans, Spans, Spans]:
     """What a cell does in the epilogue: compute, transfers, host.
 
     Its first rows are left out: those keep streams busy until earlier actions end.
@@ -74,20 +75,20 @@ def _in_epilogue(run: tally.Run, cell: int, kept_busy: int) -> tuple[Spans, Span
     computes = program.op == Op.COMPUTE
     issues = (program.op == Op.ISSUE) & (program.stream >= 0)
     issues[:kept_busy] = False
-    return (start[computes], finish[computes]), tally.transfers(run, cell), (start[issues], finish[issues])
+    return (start[computes], finish[computes]), transfers(run, cell), (start[issues], finish[issues])
 
 
 def dominant_communication(job: EvaluatedPlan) -> str:
     """The axis and the kind of collective or send that took most time."""
     names = job.made.mesh.names
-    run = tally.Run(job.programs, job.lowered, job.epilogue, 1)
+    run = Run(job.programs, job.lowered, job.epilogue, 1)
     seconds: dict[tuple[str, str, int], float] = {}
-    for row in tally.collective_rows(run, names):
+    for row in collective_rows(run, names):
         key = (row.axis, row.kind, row.bytes)
         seconds[key] = seconds.get(key, 0.0) + row.seconds
     for (what, size, axis), ticks in job.communication_ticks.items():
         key = (names[axis], COLLECTIVES[what] if what >= 0 else "send", size)
-        seconds[key] = seconds.get(key, 0.0) + ticks * tally.S
+        seconds[key] = seconds.get(key, 0.0) + ticks * S
     if not seconds:
         return ""
     axis_name, kind, _ = max(seconds, key=seconds.__getitem__)

@@ -26,8 +26,8 @@ from triosim.network.placement import Placement
 from triosim.network.routes import Router
 from triosim.partition.mesh import Mesh
 from triosim.schedule._stage import JobFacts
+from triosim.schedule.crossing import Boundary
 from triosim.schedule.program import COLLECTIVES
-from triosim.schedule.stages import Boundary
 from triosim.search.isolated_transfers import Call, UnequalRanks, isolated_times
 
 CAPACITY_PER_BYTE = 1024

@@ -19,7 +19,9 @@ from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, rate
 from triosim.serving.fleet_energy import loads, present_s, replica_slices
 from triosim.serving.pim import PimKernels
-from triosim.serving.pool import Pool, checked, kernels_of
+from triosim.serving.pool import Pool
+from triosim.serving.pool_checks import checked
+from triosim.serving.pool_times import kernels_of
 from triosim.serving.request_energy import StepLoad, work_of
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from triosim.stacks import load as load_stack
 from triosim.transform.quantization import weights_in_8_bits
 
 if TYPE_CHECKING:
-    from triosim.serving.pool import Pool, PricedPools
+    from triosim.serving.pool import Pool
+    from triosim.serving.pool_times import PricedPools
 
 Joules = NDArray[np.float64] | None
 """By :data:`triosim.serving.request_energy.JOULES`; None where nobody knows what devices draw."""
@@ -237,7 +238,7 @@ def checked_denoiser(own: Pool) -> Denoiser:
 def denoising_replicas(
     own: Pool, model: Denoiser, number: int, moved: KernelErrors, policies: Sequence[Policy], priced: PricedPools | None
 ) -> tuple[list[Replica], ReplicaMemory | None]:
-    """Fresh replicas, as of :func:`triosim.serving.pool.replicas_of`.
+    """Fresh replicas, as of :func:`triosim.serving.pool_replicas.replicas_of`.
 
     Raises:
         InputError: not even one image fits.

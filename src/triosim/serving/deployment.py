@@ -23,17 +23,11 @@ from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
 from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, each_moved, intervals
 from triosim.serving.metrics import ServingMetrics, Slo, measure
 from triosim.serving.model import ServedModel
-from triosim.serving.pool import (
-    AnyModel,
-    Pool,
-    PricedPools,
-    checked_any,
-    device_of,
-    part,
-    refuse_idle,
-    replicas_of,
-    weight_bytes,
-)
+from triosim.serving.policy import part
+from triosim.serving.pool import AnyModel, Pool, weight_bytes
+from triosim.serving.pool_checks import checked_any, refuse_idle
+from triosim.serving.pool_replicas import replicas_of
+from triosim.serving.pool_times import PricedPools, device_of
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS

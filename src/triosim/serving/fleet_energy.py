@@ -22,7 +22,9 @@ from triosim.energy.account import HOST_SPREAD, WITHOUT_HOST
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.serving.pim import PimKernels
-from triosim.serving.pool import Pool, checked, device_of, kernels_of
+from triosim.serving.pool import Pool
+from triosim.serving.pool_checks import checked
+from triosim.serving.pool_times import device_of, kernels_of
 from triosim.serving.request_energy import JOULES, StepLoad, joules, rows_of
 
 if TYPE_CHECKING:

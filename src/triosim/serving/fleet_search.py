@@ -24,7 +24,8 @@ from triosim.core.units import picoseconds
 from triosim.hardware.accelerator import Accelerator
 from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.metrics import Slo
-from triosim.serving.pool import Pool, PricedPools, device_of
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import PricedPools, device_of
 from triosim.serving.requests import RequestTable
 
 PRECISION = 0.01

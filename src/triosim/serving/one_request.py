@@ -21,7 +21,9 @@ from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
-from triosim.serving.pool import Pool, checked, device_of, refuse_idle, step_times
+from triosim.serving.pool import Pool
+from triosim.serving.pool_checks import checked, refuse_idle
+from triosim.serving.pool_times import device_of, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import StepShape

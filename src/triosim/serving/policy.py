@@ -11,14 +11,18 @@ from bisect import bisect, insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
+from triosim.core.options import configured
 from triosim.core.registry import Registry
+from triosim.hardware.accelerator import Accelerator
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.requests import Request
 from triosim.serving.step_times import StepHost
+
+T = TypeVar("T")
 
 Batch = list[tuple[Request, int]]
 """Requests of one step and how many of the tokens that they lack are computed in it."""
@@ -181,3 +185,37 @@ def _rank(request: Request) -> tuple[int, int]:
 
 def _by_arrival(request: Request) -> int:
     return request.number
+
+
+def engine_on(
+    device: Accelerator, name: str, options: Mapping[str, str], engines: Registry[Policy] = ENGINES
+) -> Policy:
+    """A fresh policy, with the options that were typed and what the engine sets by the device.
+
+    Raises:
+        InputError: there is no such engine, or an option is not one of its, or lets it do nothing.
+    """
+    policy = part(engines, name, options, "engine")
+    for option in ("max_running", "max_tokens", "block_tokens"):
+        value = getattr(policy, option, None)
+        if value is not None and value < 1:
+            raise InputError(f"engine {name}: {option.replace('_', '-')} must be at least 1, got {value}")
+    given = {option.replace("-", "_") for option in options}
+    for option, value in policy.defaults_on(device.name, device.memory_bytes or 0.0).items():
+        if option not in given:
+            setattr(policy, option, value)
+    return policy
+
+
+def part(registry: Registry[T], name: str, options: Mapping[str, str], what: str) -> T:
+    """A registered part, or one of a user's file, with its options.
+
+    Raises:
+        InputError: there is none, the file holds something else, or an option is not one of its.
+    """
+    made = configured(registry.chosen(name), options, f"{what} {name}")
+    for key, text in options.items():
+        value = getattr(made, key.replace("-", "_"), None)
+        if isinstance(value, int | float) and not 0 <= value < 1e15:
+            raise InputError(f"{what} {name}: {key} must be a number from 0 up, got {quoted(text)}")
+    return made

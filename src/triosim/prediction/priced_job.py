@@ -1,0 +1,371 @@
+"""A workload divided among the devices of a system, and what each operator takes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.composition.captured import captured, counts_of_experts
+from triosim.composition.host import (
+    HostCosts,
+    crowding,
+    default_mode,
+    further_kernels,
+    host,
+    kernel_by_kernel,
+    launched_one_by_one,
+    rank_by_rank,
+)
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
+from triosim.core.errors import InputError, PlanError, quoted
+from triosim.energy.constants import EnergyConstants
+from triosim.energy.device import DeviceEnergy, device_energy
+from triosim.energy.governor import governed
+from triosim.energy.work import operator_work
+from triosim.fidelity import Fidelity
+from triosim.hardware.accelerator import UNNAMED, Accelerator
+from triosim.hardware.catalog import accelerator, identify
+from triosim.hardware.system import System
+from triosim.kernels.estimate import Estimates
+from triosim.kernels.model import MeasuredTrace, PricingJob
+from triosim.kernels.physical.attention import check as check_attention
+from triosim.network.placement import Placement, place
+from triosim.network.routes import Router, router_of
+from triosim.partition.main_gradients import often
+from triosim.partition.replication import Replication
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
+from triosim.partition.rule import Rule
+from triosim.partition.step import Step
+from triosim.plan import Plan
+from triosim.prediction.partitioning import divided
+from triosim.prediction.pricing import priced
+from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE
+from triosim.trace.tables import Phase, Trace
+from triosim.transform import quantization
+from triosim.transform.layout import laid_out
+from triosim.transform.optimizing import needs_whole_tensors, optimized
+from triosim.transform.recompute import recomputed
+
+if TYPE_CHECKING:
+    from triosim.composition.residual import CalibratedOverhead
+
+
+Progress = Callable[[str], None]
+NAMED = "triosim.model"
+"""What made the workload where it is a model by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedJob:
+    """A job that is divided and priced; it is not cut into stages yet.
+
+    Attributes:
+        whole: the step of one micro-batch of a replica, before it was divided among its ranks.
+        step: one rank's share of it.
+        system, plan, fidelity, mesh, placement: on what and how.
+        residual: what measured iterations taught of composition, None without any.
+        router: finds routes on the system.
+        workload: the step that was divided, as the plan runs it.
+        recorded_on: the device on which it was recorded, None if it holds no times.
+        named: whether the workload is a model by name.
+        models: kinds of device that take part, rows of the system's models.
+        jobs, all_times: what was priced and what it takes, for each kind of device.
+        full_clock: operator times at the full clock, by row of ``system.models``.
+        each_run: the same where each operator runs.
+        clocks: clock over the boost clock, and how much the power cap stretches all beside, by the same; only of
+            devices that a cap or a clock holds back.
+    """
+
+    whole: Trace
+    step: Step
+    system: System
+    plan: Plan
+    fidelity: Fidelity
+    mesh: JobMesh
+    placement: Placement
+    residual: CalibratedOverhead | None
+    router: Router
+    workload: Trace
+    recorded_on: Accelerator | None
+    named: bool
+    models: tuple[int, ...]
+    jobs: dict[int, PricingJob]
+    all_times: dict[int, Estimates]
+    full_clock: Mapping[int, Estimates]
+    each_run: Mapping[int, Estimates]
+    clocks: Mapping[int, tuple[float, float]]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not as a user would expect of operator times, on any of the devices."""
+        return tuple(dict.fromkeys(word for model in self.models for word in self.all_times[model].warnings))
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """What a byte costs between neighbouring stages, for balancing them."""
+        return seconds_per_byte_between(self.router, self.placement, self.mesh)
+
+    def launched(self, chunks: int) -> HostCosts:
+        """What launching costs where each stage has so many chunks."""
+        plan, placement, stack = self.plan, self.placement, self.plan.stack or ASSUMED
+        asked = self.fidelity.host or (plan.stack.host if plan.stack and self.named and self.residual is None else "")
+        devices = [job.device for job in self.jobs.values()]
+        mode, why = (asked, "") if asked else default_mode(self.workload, devices, self.recorded_on)
+        driven = self.mesh.replicas if self.step.replication.rooted else 1
+        alone = driven * crowding(_processes(placement, self.system) // driven, self.system.server_cores)
+        trace = self.step.trace
+        if self.residual is None:
+            launching = host(trace, mode, alone, why)
+        else:
+            launching = self.residual.host(trace, alone)
+        if self.named:
+            launching = captured(trace, launching, stack.graphs)
+            counted = stack.expert_counts == COUNTED_BY_HOST and launching.mode not in ("none", "graph")
+            if counted and not any(rule.pads_experts for rule in rules_of(plan, self.named)):
+                launching = replace(launching, read=counts_of_experts(trace))
+            if stack.experts == ONE_BY_ONE:
+                launching = launched_one_by_one(launching, _further_kernels(trace, plan))
+        if self.named and stack.blocking_launches and launching.mode != "none":
+            launching = replace(launching, blocking=True)
+        if self.named and self.step.replication.weights and launching.mode not in ("none", "graph"):
+            if stack.listed_collectives:
+                axis = self.step.replication.axis
+                launching = rank_by_rank(launching, self.mesh.row(axis), self.mesh.size(axis))
+            launching = replace(launching, gathering=stack.blocking_gathers)
+        if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
+            launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
+        return launching
+
+
+def _further_kernels(trace: Trace, plan: Plan) -> NDArray[np.float64]:
+    """Kernels beyond the first where experts are gone through one by one.
+
+    Transformer Engine casts for all experts at once where scales are those of earlier iterations.
+    """
+    return further_kernels(trace, casts=plan.quantize != "fp8-delayed")
+
+
+def price_job(
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
+    drawn: Mapping[str, DeviceEnergy] | None = None,
+) -> PricedJob:
+    """Divide a workload among the devices of a system and price it.
+
+    Args:
+        workload, system, plan, fidelity, progress, other_recordings, drawn: as of
+            :func:`triosim.prediction.prepare.prepare`.
+
+    Raises:
+        InputError: as of :func:`triosim.prediction.prepare.prepare`.
+    """
+    fidelity = fidelity or Fidelity()
+    if not plan.training or not np.any(workload.operators.phase):
+        from triosim.transform.inference import forward_only
+
+        plan = plan.replaced(training=False)
+        workload = forward_only(workload)
+        if plan.recompute != "none":
+            raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    if workload.operators.view.all():
+        raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
+    workload = optimized(workload, plan.optimizer)
+    workload = laid_out(workload, plan.layout)
+    either_way = all(map(quantization.reads_either_way, system.models))
+    named = workload.meta.made_by == NAMED
+    rules = rules_of(plan, named)
+    stack = plan.stack or ASSUMED
+    padded = named and stack.expert_padding and not any(rule.pads_experts for rule in rules)
+    workload = recomputed(quantization.quantized(workload, plan.quantize, either_way, padded), plan.recompute)
+    own_batch = None if named else _samples(workload)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
+    placed = replication(rules, mesh)
+    if placed.away and not plan.training:
+        raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
+    if placed.rooted and mesh.micro_batches > 1:
+        raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
+    if plan.training and (plan.optimizer or named) and needs_whole_tensors(workload):
+        placed = _of_whole_tensors(mesh, placed)
+    progress("dividing the step")
+    made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
+    workload, whole, step = made.workload, made.whole, made.step
+    placement = place(mesh, system.devices, plan.placement)
+    system, recorded_on = _devices(workload, system)
+    router = router_of(system)
+    progress("pricing operators")
+    models = distinct(system.device_model[placement.devices]).tolist()
+    others = tuple(_recording(workload, other) for other in other_recordings)
+    plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
+    jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
+    for device in {m: system.models[m] for m in models}.values():
+        check_attention(step.trace, device)
+        quantization.check(plan.quantize, device)
+    residual = None
+    if fidelity.composition:
+        from triosim.composition.residual import load as residual_of
+
+        residual = residual_of(fidelity.composition)
+    times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
+    if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
+        more = _further_kernels(step.trace, plan)
+        times = {m: replace(t, seconds=kernel_by_kernel(t.seconds, step.trace, more)) for m, t in times.items()}
+    each_run = times
+    for share in run_shares(step, plan, mesh, mesh.micro_batches, named):
+        times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
+    if any(system.models[m].slowdown != 1 for m in times):
+        times = {m: replace(found, seconds=found.seconds * system.models[m].slowdown) for m, found in times.items()}
+    if residual is not None:
+        times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
+    full_clock = times
+    times, clocks = _held_back(times, jobs, mesh, drawn or {})
+    return PricedJob(
+        whole=whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, placement=placement,
+        residual=residual, router=router, workload=workload, recorded_on=recorded_on, named=named,
+        models=tuple(models), jobs=jobs, all_times=times, full_clock=full_clock, each_run=each_run, clocks=clocks,
+    )  # fmt: skip
+
+
+def run_shares(step: Step, plan: Plan, mesh: JobMesh, micro_batches: int, named: bool) -> list[NDArray[np.float64]]:
+    """Parts of the micro-batches in which operators run, one factor after another, each of shape ``(operators,)``.
+
+    Args:
+        step: one rank's share of a micro-batch.
+        plan, mesh: of the job.
+        micro_batches: how many there are.
+        named: whether the workload is a model by name.
+    """
+    found, placed = [], step.replication
+    if named and plan.training:
+        found.append(often(step.trace, plan.stack or ASSUMED, micro_batches))
+    if plan.quantize != "none":
+        found.append(quantization.shares(step.trace, micro_batches, bool(placed.weights) and placed.ranks(mesh) > 1))
+    return found
+
+
+def _held_back(
+    times: dict[int, Estimates], jobs: dict[int, PricingJob], mesh: JobMesh, drawn: Mapping[str, DeviceEnergy]
+) -> tuple[dict[int, Estimates], dict[int, tuple[float, float]]]:
+    """Operator times under the power caps and clocks of the devices, and those clocks.
+
+    Raises:
+        InputError: a device cannot keep its cap or clock.
+    """
+    found, clocks = dict(times), {}
+    for m, job in jobs.items():
+        device = job.device
+        if device.power_cap_w is None and device.clock_limit_hz is None:
+            continue
+        energy = drawn.get(device.name) or device_energy(device, EnergyConstants())
+        once = job.trace.operators.phase == Phase.OPTIMIZER
+        repeats = np.where(job.trace.operators.view, 0.0, np.where(once, 1.0, mesh.micro_batches))
+        clocked = governed(operator_work(job.trace, device, energy, times[m]), device, energy, repeats)
+        found[m] = replace(times[m], seconds=clocked.seconds)
+        clocks[m] = clocked.clock, clocked.brake
+    return found, clocks
+
+
+def _of_whole_tensors(mesh: JobMesh, placed: Replication) -> Replication:
+    """The placements where an optimizer multiplies whole matrices: replicas have some of these each, and need the whole
+    of their gradients.
+
+    Raises:
+        PlanError: replicas have parts of parameters, or of gradients, or keep them elsewhere.
+    """
+    if not placed.states or placed.ranks(mesh) == 1:
+        return placed
+    if placed.weights or placed.replicas or placed.away:
+        raise PlanError(
+            f"{placed.name}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
+            "use zero 1, which deals them to the replicas, or choose one that goes element by element (optimizer adamw)"
+        )
+    return replace(placed, path=(("all_reduce", placed.axis),))
+
+
+def _samples(workload: Trace) -> int | None:
+    """Samples of the recorded step, all its micro-batches together; None where they are not known."""
+    batch = workload.meta.batch_size
+    return None if batch is None else batch * workload.meta.micro_batches
+
+
+def _recording(workload: Trace, other: Trace) -> MeasuredTrace:
+    """Another recording of the workload, on the device that it names.
+
+    Raises:
+        InputError: it was not measured, names no device of the catalog, or is of another step.
+    """
+    name = other.meta.device
+    known = identify(name) if name else None
+    if other.meta.clock == "none" or known is None:
+        what = "has no measured times" if other.meta.clock == "none" else f"names no known device ({name or 'none'})"
+        raise InputError(
+            f"{other.meta.workload or 'the other recording'} {what}: give a trace recorded on a device of the catalog"
+        )
+    from triosim.transform.alignment import aligned
+
+    return MeasuredTrace(aligned(workload, other), accelerator(known))
+
+
+def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | None]:
+    """The system, and the device on which the workload was recorded (None if it holds no times).
+
+    A trace that names no device counts as recorded on the system's device, and a system that names none consists of
+    the trace's.
+    """
+    if workload.meta.clock == "none":
+        return system, None
+    name = workload.meta.device
+    known = identify(name) if name else None
+    kind = "cpu" if workload.meta.clock == "cpu" else UNNAMED.kind
+    recorded_on = accelerator(known) if known else replace(UNNAMED, name=name or "", kind=kind)
+    if all(not model.name for model in system.models):
+        title = system.name.replace("x device", f"x {recorded_on.name or 'device'}")
+        models = tuple(replace(recorded_on, slowdown=model.slowdown) for model in system.models)
+        return replace(system, name=title, models=models), recorded_on
+    return system, recorded_on if name else system.models[0]
+
+
+def _processes(placement: Placement, system: System) -> int:
+    """Ranks on the server that has most of them."""
+    return int(np.bincount(system.device_server[placement.devices]).max(initial=1))
+
+
+def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], JobMesh]:
+    """The rules and the mesh of a plan.
+
+    Raises:
+        InputError: as of :func:`triosim.prediction.staged_job.arrange`.
+    """
+    named = workload.meta.made_by == NAMED
+    rules = rules_of(plan, named)
+    batch = None if named else _samples(workload)
+    parts = workload.meta.micro_batches
+    return rules, resolve(plan, system.devices, batch, parts, rules, system.devices_per_server)
+
+
+def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.float64]:
+    """What a byte costs from each stage of a plan to the next, nothing else moving, shape ``(stages - 1,)``.
+
+    Raises:
+        InputError: as of :func:`triosim.prediction.staged_job.arrange`.
+    """
+    _, mesh = mesh_of(workload, system, plan)
+    router, placement = router_of(system), place(mesh, system.devices, plan.placement)
+    return np.array([seconds_per_byte_between(router, placement, mesh, stage) for stage in range(mesh.stages - 1)])
+
+
+def seconds_per_byte_between(router: Router, placement: Placement, mesh: JobMesh, stage: int = 0) -> float:
+    """What a byte costs from a stage to the next; that from the first is what stages are balanced by."""
+    if mesh.stages == 1:
+        return 0.0
+    here, there = (int(placement.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
+    rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
+    return 1 / min(rates) if rates else 0.0

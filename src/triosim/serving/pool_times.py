@@ -1,0 +1,139 @@
+"""What the steps of a pool take: kernels of its devices, what they send each other, and the host of its engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triosim.composition.host import collective_seconds, issue_seconds
+from triosim.core.errors import InputError
+from triosim.hardware.accelerator import Accelerator
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKernels
+from triosim.serving.model import ServedModel, kv_type_of, precision_of
+from triosim.serving.model_times import ModelTimes
+from triosim.serving.pim import OFF, PimKernels
+from triosim.serving.pool import Pool
+from triosim.serving.state_cache import state_type
+from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
+
+if TYPE_CHECKING:
+    from triosim.serving.lockstep import LockStepTimes
+
+
+PricedPools = dict[tuple[object, ...], StepTimes]
+"""Step times by what they depend on (:func:`_priced_by`); the systems of the pools must live as long."""
+
+
+def priced_step_times(
+    pool: Pool, model: ServedModel, device: Accelerator, first: int, moved: KernelErrors, host: StepHost,
+    priced: PricedPools | None,
+) -> ModelTimes:  # fmt: skip
+    """As :func:`step_times`, those found before taken from ``priced``, and others added to it."""
+    key = _priced_by(pool, model, device, moved, host)
+    known = priced.get(key) if priced is not None else None
+    times = known if isinstance(known, ModelTimes) else step_times(pool, model, first, moved, host)
+    if priced is not None:
+        priced[key] = times
+    return times
+
+
+def _priced_by(
+    pool: Pool, model: ServedModel, device: Accelerator, moved: KernelErrors, host: StepHost
+) -> tuple[object, ...]:
+    """What step times of a pool depend on: fleets that differ in other things share them."""
+    apart = pool.attention_ranks > 1
+    replica = (
+        pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
+        apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
+    )  # fmt: skip
+    return (id(pool.system), pool.first, device.name, moved, host, *replica)
+
+
+def measured_times(pool: Pool, model: ServedModel, priced: PricedPools | None) -> StepTimes:
+    """Step times of the layers in a folder, read once."""
+    key = ("measured", pool.step_times, pool.model, pool.tensor_parallel, pool.stages, pool.host_s)
+    times = priced.get(key) if priced is not None else None
+    if times is None:
+        from triosim.serving.recorded_times import recorded_times
+
+        times = recorded_times(Path(pool.step_times), model, pool.tensor_parallel, pool.stages, pool.host_s)
+        if priced is not None:
+            priced[key] = times
+    return times
+
+
+def step_times(
+    pool: Pool, model: ServedModel, first: int = 0, moved: KernelErrors = NOTHING_MOVED, host: StepHost = NO_HOST
+) -> ModelTimes:
+    """Step times of a replica from its first device on, whose kernels are off by so much, under an engine's host.
+
+    Raises:
+        InputError: its devices differ, or a name in the pool is not known.
+    """
+    kernels = kernels_of(pool, model, first, moved)
+    between = None
+    if pool.tensor_parallel * pool.stages > 1:
+        from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
+
+        between = ReplicaCommunication(pool.system, pool.tensor_parallel, pool.stages, first, moved.network)
+    issue = issue_seconds(pool.host)
+    if issue and host == NO_HOST:
+        host = eager_host(pool.tensor_parallel * pool.stages)
+    return ModelTimes(
+        kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
+        collective_s=collective_seconds(pool.host), engine_host=host,
+    )  # fmt: skip
+
+
+def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErrors = NOTHING_MOVED) -> ServingKernels:
+    """Kernels of the devices of a replica, at the clock that these are held to.
+
+    Raises:
+        InputError: its devices differ, cannot keep their cap or clock, or a name in the pool is not known.
+    """
+    device = device_of(pool, first)
+    if device.design is not None:
+        raise InputError(
+            f"requests on {device.name or 'a design'}, which is a design, are not predicted: kernels of engines are "
+            "known for chips that exist; triosim infer without --prompt maps a step on it (--operator-times loop-nest)"
+        )
+    of_device = (model, device, precision_of(pool.weights), kv_type_of(pool.kv_cache), pool.tensor_parallel)
+    apart, kept_in = pool.attention_ranks > 1, state_type(pool, model) or "bfloat16"
+    if device.pim is None or pool.pim == OFF:
+        kernels = ServingKernels(
+            *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in
+        )
+    elif apart:
+        raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
+    else:
+        kernels = PimKernels(*of_device, moved=moved, expert_ranks=pool.experts, mode=pool.pim)
+    if pool.power_cap_w is None and pool.clock_hz is None:
+        return kernels
+    from triosim.serving.clocked import under_limits  # nobody else needs to know what devices draw
+
+    return under_limits(kernels, pool.power_cap_w, pool.clock_hz)
+
+
+def lock_step(pool: Pool, times: ModelTimes, first: int, moved: KernelErrors) -> LockStepTimes:
+    """Step times of the ranks of a replica from its first device on."""
+    from triosim.serving.communication import ReplicaCommunication
+    from triosim.serving.lockstep import LockStepTimes
+
+    between = ReplicaCommunication(pool.system, pool.size, 1, first, moved.network)
+    return LockStepTimes(times, times.kernels, between, pool.attention_ranks, pool.experts)
+
+
+def device_of(pool: Pool, first: int) -> Accelerator:
+    """The one kind of device of a replica.
+
+    Raises:
+        InputError: there are several.
+    """
+    system = pool.system
+    kinds = {system.model(device).name: system.model(device) for device in range(first, first + pool.size)}
+    if len(kinds) > 1:
+        raise InputError(
+            f"a replica would have several kinds of devices ({', '.join(sorted(kinds))}): choose --tp and --pp so that "
+            "each has one kind"
+        )
+    return next(iter(kinds.values()))
