@@ -90,7 +90,7 @@ def test_without_evidence_the_terms_stay_where_they_were() -> None:
 
 
 def test_too_few_iterations_are_refused() -> None:
-    with pytest.raises(InputError, match="4 measured iterations are too few"):
+    with pytest.raises(InputError, match="4 different measured iterations are too few"):
         fit(lambda t, at: np.ones(len(at)), np.ones(4), [JobSizes(1, 1, 1)] * 4)
 
 
