@@ -12,7 +12,8 @@ from triosim import Fidelity, Plan
 from triosim.composition.captured import block_parts, captured, counts_of_experts
 from triosim.composition.host import host
 from triosim.operators import canonical, kind
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import stage_job
 from triosim.stacks import GRAPHS, Stack, load
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
@@ -115,7 +116,7 @@ def test_nobody_waits_for_counts_of_padded_experts_or_in_a_graph(
 ) -> None:
     stack = replace(Stack(), expert_counts="host", fused=True)
     plan = Plan(parallelism=("experts",), parallelism_options={"ep": 2, **options}, batch_size=1, stack=stack)
-    job = arrange(_trace(), triosim.system("dgx-h100"), plan, Fidelity(host=mode))
+    job = stage_job(price_job(_trace(), triosim.system("dgx-h100"), plan, Fidelity(host=mode)))
     assert bool(job.launching.read) is reads
     assert bool(job.launching.waits(job.step.trace).any()) is reads
 

@@ -203,16 +203,21 @@ for name in ("SIGTERM", "SIGHUP"):  # a shell that runs tests in the background 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from triosim.core.outputs import folder_output, text_output
 
+
+def wait():  # a signal between two instructions and one long sleep would be seen after it
+    print("writing", flush=True)
+    while True:
+        time.sleep(0.1)
+
+
 if sys.argv[1] == "file":
     with text_output("out") as file:
         file.write("half")
         file.flush()
-        print("writing", flush=True)
-        time.sleep(3600)
+        wait()
 with folder_output("new/out", str.isdigit) as folder:
     (folder / "1").write_text("half")
-    print("writing", flush=True)
-    time.sleep(3600)
+    wait()
 """
     process = subprocess.Popen(
         [sys.executable, "-c", code, kind], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -15,7 +15,8 @@ import triosim
 from tests.exploring import examples
 from triosim.plan import Plan
 from triosim.prediction import partitioning, priced_job
-from triosim.prediction.staged_job import StagedJob, arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.trace.repeated import differing, repeated
 from triosim.trace.tables import Trace
 
@@ -44,9 +45,9 @@ def _both(
 
     with monkeypatch.context() as patched:
         patched.setattr(priced_job, "divided", spied)
-        short = arrange(workload, SYSTEM, plan)
+        short = stage_job(price_job(workload, SYSTEM, plan))
         patched.setattr(partitioning, "repeated", lambda trace: None)
-        long = arrange(workload, SYSTEM, plan)
+        long = stage_job(price_job(workload, SYSTEM, plan))
     assert [one.short is not None for one in seen] == [repeats, False]
     return short, long
 
@@ -182,7 +183,7 @@ def test_a_plan_by_module_sees_the_whole_step(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_plans_that_differ_in_what_replicas_divide_share_a_divided_step() -> None:
-    steps = [arrange(model("gpt2", 12), SYSTEM, Plan(tp=2, zero=stage)).step for stage in (0, 1, 2)]
+    steps = [stage_job(price_job(model("gpt2", 12), SYSTEM, Plan(tp=2, zero=stage))).step for stage in (0, 1, 2)]
     assert steps[0].homes is steps[1].homes is steps[2].homes
     assert steps[0].trace.operators.phase is steps[1].trace.operators.phase
     assert steps[0].trace.values is not steps[1].trace.values  # the optimizer works on shards

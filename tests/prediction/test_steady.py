@@ -12,8 +12,9 @@ import pytest
 import triosim
 from triosim import Fidelity, Plan, Trace
 from triosim.prediction import simulate, steady
+from triosim.prediction.priced_job import price_job
 from triosim.prediction.result import Result
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.staged_job import stage_job
 from triosim.schedule.actions import SCHEDULES
 
 SYSTEM = triosim.system("dgx-h100", 2)
@@ -82,7 +83,7 @@ def test_other_jobs_are_played_as_they_are(
     asked: dict[str, Any], models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan().replaced(**{"pp": 4, "tp": 2, **BATCH, **asked})
-    assert steady.shortened(arrange(model(), SYSTEM, plan, Fidelity(**models, host="graph"))) is None
+    assert steady.shortened(stage_job(price_job(model(), SYSTEM, plan, Fidelity(**models, host="graph")))) is None
 
 
 def test_with_interference_and_without() -> None:
@@ -109,7 +110,7 @@ def test_turns_are_found_only_where_more_micro_batches_are_more_turns() -> None:
 
 def test_turns_that_take_different_times_are_told() -> None:
     plan = Plan(pp=2, tp=8, micro_batches=40, batch_size=80)
-    short = steady.shortened(arrange(model(), SYSTEM, plan, Fidelity(host="none")))
+    short = steady.shortened(stage_job(price_job(model(), SYSTEM, plan, Fidelity(host="none"))))
     assert short is not None
     job = simulate.written(short.made)
     lowered, _ = simulate.lowered_job(job, fold=True)

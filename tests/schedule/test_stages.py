@@ -12,7 +12,8 @@ from tests.exploring import examples
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
 from triosim.cli.workloads import load_workload
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import stage_job
 from triosim.schedule.cutting import even_cuts
 from triosim.schedule.stages import split
 from triosim.trace.tables import Phase
@@ -123,11 +124,12 @@ def test_a_model_is_cut_between_its_layers_and_nobody_sends_logits() -> None:
     system, plan = triosim.system("dgx-h100"), Plan(pp=8, schedule="interleaved-1f1b", micro_batches=8)
     sent = 512 * 2048 * 2
     for stages, layers in ((None, None), (("even",), 2)):
-        cut = arrange(trace, system, plan.replaced(stages=stages)).stages
+        cut = stage_job(price_job(trace, system, plan.replaced(stages=stages))).stages
         assert {b.bytes for b in cut.boundaries} == {sent}
         if layers:
             assert [int(first.split(".")[2]) for first in cut.firsts[1:]] == list(range(1, 16))
-    other = arrange(trace, system, plan.replaced(schedule="1f1b", stack=triosim.stacks.load("megatron-core"))).stages
+    megatron = plan.replaced(schedule="1f1b", stack=triosim.stacks.load("megatron-core"))
+    other = stage_job(price_job(trace, system, megatron)).stages
     assert [int(first.split(".")[2]) for first in other.firsts[1:]] == [2, 4, 6, 8, 10, 12, 14]
 
 
@@ -135,8 +137,9 @@ def test_more_even_stages_than_blocks_are_refused_and_a_stacks_are_balanced() ->
     trace, system = load_workload("llama-3.2-1b", seq_len=512, training=True), triosim.system("dgx-h100", 3)
     plan = Plan(pp=24, micro_batches=24)
     with pytest.raises(PlanError, match=r"even needs a repeated block for each of 24 parts.* has 16"):
-        arrange(trace, system, plan.replaced(stages=("even",)))
-    assert arrange(trace, system, plan.replaced(stack=triosim.stacks.load("megatron-core"))).stages.count == 24
+        stage_job(price_job(trace, system, plan.replaced(stages=("even",))))
+    megatron = plan.replaced(stack=triosim.stacks.load("megatron-core"))
+    assert stage_job(price_job(trace, system, megatron)).stages.count == 24
 
 
 def test_backward_runs_where_forward_ran() -> None:
@@ -212,7 +215,7 @@ def test_what_crosses_is_read_where_it_arrives() -> None:
     shallow = {"num_layers": 4, "num_single_layers": 8}
     trace, machine = triosim.model("flux.1-dev", configuration=shallow), triosim.system("dgx-b200", 1)
     plan = Plan(pp=8, batch_size=8, recompute="mlp", quantize="mxfp8")
-    made = arrange(trace, machine, plan)
+    made = stage_job(price_job(trace, machine, plan))
     operators, storage, of = made.step.trace.operators, made.step.trace.values.storage, made.stages.of
     row = operators.inputs.rows()
     read = set(zip(storage[operators.inputs.values].tolist(), of[row].tolist(), strict=True))

@@ -17,8 +17,9 @@ from triosim.core.errors import InputError
 from triosim.core.result_cache import ResultCache
 from triosim.engine import contended
 from triosim.engine.contended import RowKind
+from triosim.prediction.priced_job import price_job
 from triosim.prediction.simulate import simulate
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.staged_job import stage_job
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
@@ -129,7 +130,7 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
         tp=2, pp=2, micro_batches=16, batch_size=128, schedule="interleaved-1f1b", parallelism=("sequence",),
         host="none",
     )  # fmt: skip
-    made = arrange(workload, machine, *run)
+    made = stage_job(price_job(workload, machine, *run))
     found = _OutlineBuilder(made)
     stage = StageContraction(StageFacts(found.job, 1), found.chain, found.transfer_times, found.boundaries)
     final = stage.pass_of(1, Pass.BACKWARD, True, UngatheredUnits())

@@ -16,8 +16,9 @@ from triosim.core.errors import InputError
 from triosim.energy.options import EnergyOptions
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import with_main_gradients
+from triosim.prediction.priced_job import price_job
 from triosim.prediction.simulate import written
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.staged_job import stage_job
 from triosim.schedule.program import Op
 from triosim.stacks import FOLDER, Stack, load, names
 from triosim.trace.tables import PERSISTENT, Category, Phase
@@ -137,9 +138,7 @@ def test_pairs_exchange_at_once() -> None:
     trace, system = triosim.model("gpt2", batch_size=1, sequence_length=256), triosim.system("dgx-a100")
     plan = Plan(dp=1, pp=2, idle_ok=True, micro_batches=4, batch_size=8, stack=Stack())
     known = EnergyOptions().known()
-    job = written(
-        arrange(trace, system, plan, Fidelity(host="none"), lambda words: None, (), known), lambda words: None
-    )
+    job = written(stage_job(price_job(trace, system, plan, Fidelity(host="none"), drawn=known)))
     step = job.step.trace
     for program in job.programs:
         every, pairs = (set(_exchanges(program, step, pair)[0].tolist()) for pair in (False, True))

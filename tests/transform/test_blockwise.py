@@ -11,7 +11,8 @@ import pytest
 import triosim
 from triosim import stacks
 from triosim.core.errors import PlanError
-from triosim.prediction.staged_job import StagedJob, arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.trace.tables import Category, Phase, Trace
 
 
@@ -21,7 +22,7 @@ def step() -> Trace:
 
 
 def arranged(step: Trace, **plan: object) -> StagedJob:
-    return arrange(step, triosim.system("dgx-h100"), triosim.Plan(**plan))  # type: ignore[arg-type]
+    return stage_job(price_job(step, triosim.system("dgx-h100"), triosim.Plan(**plan)))  # type: ignore[arg-type]
 
 
 def hidden(trace: Trace) -> list[list[int]]:

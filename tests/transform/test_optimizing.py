@@ -11,7 +11,8 @@ import pytest
 import triosim
 from tests.command import run
 from triosim.core.errors import InputError, PlanError
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import stage_job
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.inference import forward_only
 from triosim.transform.optimizing import optimized
@@ -201,8 +202,8 @@ def test_what_needs_whole_matrices_is_not_cut_among_replicas(step: Trace, zero: 
 def test_whole_parameters_are_dealt_to_ranks(step: Trace, optimizer: str, plan: dict[str, int]) -> None:
     """No rank has more than its part and the largest parameter; gradients are all-reduced, parameters gathered."""
     system = triosim.system("dgx-h100")
-    arranged = arrange(step, system, triosim.Plan(optimizer=optimizer, zero=1, **plan))
-    alone = arrange(step, system, triosim.Plan(optimizer=optimizer, **plan))
+    arranged = stage_job(price_job(step, system, triosim.Plan(optimizer=optimizer, zero=1, **plan)))
+    alone = stage_job(price_job(step, system, triosim.Plan(optimizer=optimizer, **plan)))
     assert len(_updates(arranged.step.trace)) < len(_updates(alone.step.trace))
     assert sum(_flop(arranged.step.trace)) <= sum(_flop(alone.step.trace)) / plan["dp"] + _largest(alone.step.trace)
     result = triosim.simulate(step, system, triosim.Plan(optimizer=optimizer, zero=1, **plan))
@@ -237,7 +238,7 @@ def test_adafactor_is_divided_from_the_command_line() -> None:
 def test_stages_update_their_own_matrices(step: Trace) -> None:
     """An operator of one tensor runs on the stage that has it, and on no other."""
     system = triosim.system("dgx-h100")
-    arranged = arrange(step, system, triosim.Plan(pp=4, micro_batches=4, optimizer="adafactor"))
+    arranged = stage_job(price_job(step, system, triosim.Plan(pp=4, micro_batches=4, optimizer="adafactor")))
     rows = np.flatnonzero(arranged.step.trace.operators.phase == Phase.OPTIMIZER)
     share = arranged.stages.share[rows[:-1]]  # the last one copies all masters
     assert len(share) > 100

@@ -16,7 +16,8 @@ from tests.command import run
 from triosim import InputError
 from triosim.hardware import machine
 from triosim.plan import Plan
-from triosim.prediction.staged_job import arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import stage_job
 from triosim.sources.modelling import model
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Trace
@@ -86,7 +87,7 @@ def test_equal_documents_cost_what_a_batch_of_them_does() -> None:
 
 def _attention_s(trace: Trace, batch: int) -> list[float]:
     """What each attention takes."""
-    made = arrange(trace, machine.system(None, device="H100-SXM5-80GB"), Plan(batch_size=batch))
+    made = stage_job(price_job(trace, machine.system(None, device="H100-SXM5-80GB"), Plan(batch_size=batch)))
     calls = calls_of(made.step.trace)
     return [seconds for call, seconds in zip(calls, made.times.seconds, strict=True) if call.kind == "attention"]
 
@@ -96,7 +97,7 @@ def test_ranks_share_the_work_of_documents(style: str) -> None:
     """Attention takes a half of its FLOP on each of two ranks, whichever way it gets what the other has."""
     trace = packed(_llama(), pack([100, 300, 700, 20], SEQUENCE))
     plan = Plan(dp=2, parallelism=("context",), parallelism_options={"cp": "2", "cp-style": style}, batch_size=1)
-    made = arrange(trace, machine.system(None, device="H100-SXM5-80GB", devices=2), plan)
+    made = stage_job(price_job(trace, machine.system(None, device="H100-SXM5-80GB", devices=2), plan))
     assert _attention_flop(made.step.trace) == pytest.approx(_attention_flop(trace) / 2)
 
 

@@ -165,9 +165,7 @@ def varied(used: Usage, variation: Mapping[str, Any] | None, seconds: float, whe
         return used
     joules = used.it_j * (1 + used.timed * (longer - 1))
     share = used.timed * longer * used.it_j / joules if joules else 1.0
-    return replace(
-        used, hours=used.hours * longer, it_j=joules, timed=share, remarks=(*used.remarks, words)
-    )  # fmt: skip
+    return replace(used, hours=used.hours * longer, it_j=joules, timed=share, remarks=(*used.remarks, words))
 
 
 def half_width(low: float, high: float) -> float:

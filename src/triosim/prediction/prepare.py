@@ -32,8 +32,8 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.partition.residence import NVME
 from triosim.partition.resolve import JobMesh
 from triosim.plan import Plan
-from triosim.prediction.priced_job import Progress
-from triosim.prediction.staged_job import StagedJob, arrange
+from triosim.prediction.priced_job import Progress, price_job
+from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
@@ -82,7 +82,7 @@ def prepare(
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    return written(arrange(workload, system, plan, fidelity, progress, other_recordings, drawn), progress)
+    return written(stage_job(price_job(workload, system, plan, fidelity, progress, other_recordings, drawn)), progress)
 
 
 def written(made: StagedJob, progress: Progress = lambda words: None, memory: bool = True) -> CompiledJob:

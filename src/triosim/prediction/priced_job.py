@@ -342,7 +342,7 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
     """The rules and the mesh of a plan.
 
     Raises:
-        InputError: as of :func:`triosim.prediction.staged_job.arrange`.
+        InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
@@ -355,7 +355,7 @@ def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.
     """What a byte costs from each stage of a plan to the next, nothing else moving, shape ``(stages - 1,)``.
 
     Raises:
-        InputError: as of :func:`triosim.prediction.staged_job.arrange`.
+        InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     _, mesh = mesh_of(workload, system, plan)
     router, placement = router_of(system), place(mesh, system.devices, plan.placement)

@@ -32,10 +32,10 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.largest_batch import fullest, largest_batch
 from triosim.prediction.played_run import Run
-from triosim.prediction.prepare import MOST_KEPT, CompiledJob, check_arguments, footprints, written  # fmt: skip
-from triosim.prediction.priced_job import Progress  # fmt: skip
+from triosim.prediction.prepare import MOST_KEPT, CompiledJob, check_arguments, footprints, written
+from triosim.prediction.priced_job import Progress, price_job
 from triosim.prediction.result import Result
-from triosim.prediction.staged_job import arrange  # fmt: skip
+from triosim.prediction.staged_job import stage_job
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, prefixed_uncertainty, steady_uncertainty, uncertainty
@@ -97,7 +97,8 @@ def simulate(
     energy = energy or EnergyOptions()
     model = network_model(fidelity.solver, fidelity.solver_options)
     fold = fidelity.fold and model.weighted
-    made = arrange(workload, system, plan, fidelity, progress, other_recordings, energy.of_capped(system.models))
+    drawn = energy.of_capped(system.models)
+    made = stage_job(price_job(workload, system, plan, fidelity, progress, other_recordings, drawn))
     short = shortened(made) if on_finished is None and is_ours(type(model)) else None
 
     @functools.cache

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import (
-    HostCosts,
-)
+from triosim.composition.host import HostCosts
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
-from triosim.energy.device import DeviceEnergy
-from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
 from triosim.network.placement import Placement
 from triosim.partition.resolve import JobMesh
 from triosim.plan import Plan
-from triosim.prediction.priced_job import PricedJob, Progress, price_job, run_shares
+from triosim.prediction.priced_job import PricedJob, run_shares
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.cutting import even_cuts
@@ -72,25 +67,12 @@ class StagedJob(PricedJob):
         return seconds if self.residual is None else seconds * self.residual.terms.scale
 
 
-def arrange(
-    workload: Trace,
-    system: System,
-    plan: Plan,
-    fidelity: Fidelity | None = None,
-    progress: Progress = lambda words: None,
-    other_recordings: Sequence[Trace] = (),
-    drawn: Mapping[str, DeviceEnergy] | None = None,
-) -> StagedJob:
-    """Divide a workload among the devices of a system, price it and cut it into stages.
-
-    Args:
-        workload, system, plan, fidelity, progress, other_recordings, drawn: as of
-            :func:`triosim.prediction.prepare.prepare`.
+def stage_job(job: PricedJob) -> StagedJob:
+    """Cut a priced job into stages, under the schedule and with the launching costs that its plan asks for.
 
     Raises:
-        InputError: as of :func:`triosim.prediction.prepare.prepare`.
+        PlanError: the schedule or the stages that the plan names do not go together with the job.
     """
-    job = price_job(workload, system, plan, fidelity, progress, other_recordings, drawn)
     plan, mesh, step, times, models = job.plan, job.mesh, job.step, job.all_times, job.models
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     per_byte = job.seconds_per_byte

@@ -77,8 +77,8 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.kernels.sustained import most
 from triosim.plan import Plan
-from triosim.prediction.priced_job import seconds_per_byte
-from triosim.prediction.staged_job import StagedJob, arrange
+from triosim.prediction.priced_job import price_job, seconds_per_byte
+from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.search.exchange_bound import CollectivesBound, ExchangeBound, exchange_bound
 from triosim.search.grid import with_fields
 from triosim.search.pass_bound import PassBound, isolated_transfer_s, pass_bound
@@ -387,8 +387,8 @@ class PlanBounds:
         found = None
         if self.repeats is not None and short:
             with suppress(NotRepeating):
-                found = _Shape(arrange(self.repeats.short, self.system, plan, fidelity), self.repeats)
-        self._recent[key] = found or _Shape(arrange(self.workload, self.system, plan, fidelity), None)
+                found = _Shape(stage_job(price_job(self.repeats.short, self.system, plan, fidelity)), self.repeats)
+        self._recent[key] = found or _Shape(stage_job(price_job(self.workload, self.system, plan, fidelity)), None)
         while len(self._recent) > 1 and sum(len(one.made.step.trace) for one in self._recent.values()) > 4 * ROOM:
             self._recent.popitem(last=False)
         return self._recent[key]

@@ -3,7 +3,7 @@
 A full prediction writes, lowers, plays and adds up every instruction of every micro-batch.  Where no transfer meets
 another, nothing but the schedule decides when a pass begins, and passes of one kind take equally long:
 
-1. The step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.staged_job.arrange`).
+1. The step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.staged_job.stage_job`).
 2. Each *kind* of stage is written once (:mod:`triosim.search.stage_classes`).
 3. What collectives and sends take alone is played once for each mesh (:mod:`triosim.search.isolated_transfers`).
 4. All actions before the epilogue are run row by row, without a graph (:mod:`triosim.engine.contention_free`).
@@ -51,7 +51,8 @@ from triosim.network.sharing import network_model
 from triosim.partition.gradients import reduced_gradients
 from triosim.partition.mesh import Mesh
 from triosim.plan import Plan
-from triosim.prediction.staged_job import StagedJob, arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.costs import ScheduleCosts
@@ -166,7 +167,7 @@ def evaluate_plan(
     why = unsupported_reason(plan, fidelity)
     if why:
         raise NotEvaluated(why)
-    made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
+    made = stage_job(price_job(workload, system, plan, fidelity, other_recordings=other_recordings))
     return _Evaluation(made).run()
 
 

@@ -57,7 +57,7 @@ def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     """What the replicas of a plan exchange at least.
 
     Raises:
-        InputError: as of :func:`triosim.prediction.staged_job.arrange`.
+        InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     rules, mesh = mesh_of(workload, system, plan)
     placed = replication(rules, mesh)

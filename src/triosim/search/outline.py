@@ -2,7 +2,7 @@
 
 A full prediction writes, lowers and plays every instruction of every micro-batch on every link.  Here
 
-1. the step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.staged_job.arrange`);
+1. the step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.staged_job.stage_job`);
 2. each kind of stage is written from event to event (:mod:`triosim.search.contracted_passes`), what lies between two
    events having been played once (:mod:`triosim.search.operator_chain`);
 3. what collectives and sends take alone, and which of them share links, is worked out once for a mesh
@@ -38,7 +38,8 @@ from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.partition.wire_format import WireFormat
 from triosim.plan import Plan
-from triosim.prediction.staged_job import StagedJob, arrange
+from triosim.prediction.priced_job import price_job
+from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
 from triosim.schedule.costs import ScheduleCosts
@@ -129,7 +130,8 @@ def outline_plan(
                 return outline_in_blocks(workload, system, plan, fidelity)
             except NoBlocks:
                 pass
-        return _OutlineBuilder(arrange(workload, system, plan, fidelity, other_recordings=other_recordings)).run()
+        job = price_job(workload, system, plan, fidelity, other_recordings=other_recordings)
+        return _OutlineBuilder(stage_job(job)).run()
     except UnequalRanks as error:
         raise NotEvaluated(str(error)) from None
 
