@@ -45,8 +45,10 @@ class StepOptions:
         complete=completion.workloads,
     )
     precision: str | None = _option(
-        WORKLOAD, "--precision", "TYPE", "Of a model by name: float32, bfloat16 or float16.",
-        complete=choices("float32", "bfloat16", "float16"),
+        WORKLOAD, "--precision", "TYPE",
+        "Of a model by name: float32, bfloat16, float16, or of float32 parameters under PyTorch's autocast: "
+        "autocast-bfloat16, autocast-float16.",
+        complete=choices("float32", "bfloat16", "float16", "autocast-bfloat16", "autocast-float16"),
     )  # fmt: skip
     attention: str | None = _option(
         WORKLOAD, "--attention", "KERNELS",

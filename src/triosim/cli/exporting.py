@@ -107,11 +107,17 @@ def _job(
 
 
 def _precision(trace: Trace) -> str:
-    """Type of most parameters."""
+    """Type of most parameters, and under which autocast they are multiplied."""
     import numpy as np
 
     from triosim.core.dtypes import DTYPES
+    from triosim.operators import kind
+    from triosim.sources.modelling import AUTOCAST
     from triosim.trace.tables import Category
 
-    types = trace.values.dtype[trace.values.category == Category.WEIGHT]
-    return DTYPES[int(np.bincount(types).argmax())] if len(types) else "float32"
+    values, operators = trace.values, trace.operators
+    types = values.dtype[values.category == Category.WEIGHT]
+    held = DTYPES[int(np.bincount(types).argmax())] if len(types) else "float32"
+    product = next((row for row, name in enumerate(operators.name) if kind(name) == "linear"), None)
+    made = held if product is None else DTYPES[int(values.dtype[operators.outputs[product][0]])]
+    return f"{AUTOCAST}{made}" if held == "float32" and made in ("bfloat16", "float16") else held

@@ -48,9 +48,13 @@ MODELS = Registry("triosim.sources.models", "triosim.models", "model family", Fa
 
 PRECISIONS = {
     "float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16",
-    "fp16": "float16",
+    "fp16": "float16", "autocast-bfloat16": "autocast-bfloat16", "amp-bf16": "autocast-bfloat16",
+    "bf16-mixed": "autocast-bfloat16", "autocast-float16": "autocast-float16", "amp-fp16": "autocast-float16",
+    "16-mixed": "autocast-float16",
 }  # fmt: skip
-"""Accepted precisions and what they mean."""
+"""Accepted precisions and what they mean; the last names are those of PyTorch Lightning."""
+AUTOCAST = "autocast-"
+"""What names of precisions begin with in which float32 parameters are multiplied in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +251,8 @@ def model(
         sequence_length: tokens per sample; by default what the model was made for, at most 8192.
         image_size: height and width for models that read images; 224 by default.
         precision: ``float32``, ``bfloat16`` or ``float16``; by default bfloat16 for text and float32 for images.
+            ``autocast-bfloat16`` and ``autocast-float16`` are PyTorch's automatic mixed precision: float32 parameters,
+            copied for products in 16 bits (:mod:`triosim.sources.models._autocast`).
         training: whether gradients and the optimizer are part of the step.
         optimizer: ``adamw``, ``adam``, ``sgd`` (with momentum and weight decay) or another file of
             :mod:`triosim.transform.optimizers`, with options as ``"muon,steps=6"``; by default what is usual.
@@ -423,7 +429,9 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
 
         family = valued(family, title)
     spec.check(title, family)
-    precision = PRECISIONS[spec.precision or family.precision]
+    asked = PRECISIONS[spec.precision or family.precision]
+    autocast = asked.removeprefix(AUTOCAST) if asked.startswith(AUTOCAST) else ""
+    precision = "float32" if autocast else asked
     optimizer = spec.optimizer or family.optimizer
     training, multiple = spec.training, spec.vocabulary_multiple
     if multiple > 1 and isinstance(family, Text):
@@ -436,12 +444,16 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
     def step(family: Family) -> Trace:
         narrow: list[str] = []
         if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
-            probe = Net(family.weights(), precision, False, spec.fused, spec.attention, spec.fused_softmax, low_rank)
+            probe = Net(
+                family.weights(), precision, False, spec.fused, spec.attention, spec.fused_softmax, low_rank,
+                autocast=autocast,
+            )  # fmt: skip
             family.forward(probe, family.inputs(probe, batch, size)[0])
             narrow = [path for path in probe.linears if low_rank.meets(path)]
         net = Net(
             family.weights(), precision, training, spec.fused, spec.attention, spec.fused_softmax, low_rank, narrow,
             spec.adapters, spec.norms, spec.fused_loss, spec.fused_gate, spec.added_biases, spec.copied_heads,
+            autocast,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)
@@ -451,7 +463,7 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
         if training:
             net.backward(family.loss(net, scores, labels), net.parameters.values())
             optimize(net, optimizer, spec.fused_optimizer)
-        said = (title, family.extent(x), net.precision, spec.lora and f"LoRA {spec.lora}")
+        said = (title, family.extent(x), asked, spec.lora and f"LoRA {spec.lora}")
         meta = Meta(
             made_by="triosim.model",
             workload=", ".join(part for part in said if part),

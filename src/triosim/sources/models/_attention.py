@@ -32,6 +32,7 @@ class AttentionLayers(ProductLayers):
         With ``attention`` unfused scores and weights are tensors of their own instead, of which no window saves any;
         other kernels that are asked for are named in the operator's arguments.
         """
+        q, k, v = self.lowered(q, k, v)
         if self.kernel == "unfused":
             from triosim.sources.models._unfused import unfused_attention
 

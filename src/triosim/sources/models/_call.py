@@ -26,6 +26,8 @@ class ModelCall(Tape):
         added_biases: biases of linear layers are added by kernels of their own.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
             are their gradients afterwards.
+        autocast: type in which products run although weights and what they read are float32
+            (:mod:`triosim.sources.models._autocast`); empty for the types of their inputs.
         lora: adapters; the model's own weights are frozen then.
         narrow: paths of linear layers whose frozen weights lie in 4 bits.
         adapters: whether the adapters are called; without them the frozen weights alone work.
@@ -36,6 +38,7 @@ class ModelCall(Tape):
         further: scores of tokens further on than the next, whose loss is added.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
         linears: paths of the linear layers that were called, where there are adapters.
+        lowered_weights: weights as autocast has copied them, by the value that was copied.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ModelCall(Tape):
         fused_gate: bool | None = None,
         added_biases: bool = False,
         copied_heads: bool = False,
+        autocast: str = "",
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -68,6 +72,8 @@ class ModelCall(Tape):
         self.fused_loss = fused if fused_loss is None else fused_loss
         self.fused_gate = fused if fused_gate is None else fused_gate
         self.added_biases, self.copied_heads = added_biases, copied_heads
+        self.autocast = autocast
+        self.lowered_weights: dict[int, Tensor] = {}
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.further: list[Tensor] = []

@@ -22,6 +22,7 @@ class ConvolutionLayers(PointwiseLayers):
         sides = len(x.shape) - 2
         with self.module(name, f"Conv{sides}d"):
             weight, bias = self.parameter("weight"), self.optional("bias")
+            x, weight, bias = self.operands(x, weight, bias)
             made = tuple(self._window(s, weight.shape[2], stride, padding) for s in x.shape[2:])
             y = self.tensor((x.shape[0], weight.shape[0], *made), x.dtype, needs_grad=self.training)
             inputs = (x, weight) if bias is None else (x, weight, bias)

@@ -143,7 +143,8 @@ def group_norm(net: Net, name: str, x: Tensor, groups: int, strided_gradient: bo
     args = {"N": int(batch), "C": channels, "HxW": math.prod(sides), "group": groups}
     with net.module(name, "GroupNorm"):
         weight, bias = net.parameter("weight"), net.parameter("bias")
-        y = net.tensor(x.shape, x.dtype, needs_grad=net.training)
+        x = net.raised(x)
+        y = net.tensor(x.shape, net.normed(x.dtype), needs_grad=net.training)
         mean, rstd = (net.tensor((batch, groups), "float32") for _ in range(2))
         row = net.operator(
             "aten::native_group_norm", ("input", "weight", "bias"), (x, weight, bias), (y, mean, rstd), args

@@ -76,6 +76,7 @@ class ExpertRouter:
                 return self._scored(net, _wide_product(net, x, weight), x)
             read = net.to(x, "float32") if self.full_precision else x
             weight = net.to(weight, "float32") if self.full_precision else weight
+            read, weight, bias = net.operands(read, weight, bias)
             return self._scored(net, net.mm(read, net.t(weight), bias, column_major=True), x)
 
     def _scored(self, net: Net, logits: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -125,7 +125,7 @@ def widened(net: ProductLayers, weight: Tensor, path: str = "") -> Tensor:
     name, shape = f"{path or net.path}.absmax", (weight.shape[0], math.ceil(weight.shape[1] / BLOCK))
     if name not in net.buffers:
         net.buffers[name] = net.tensor(shape, "uint8", Category.BUFFER, name=name)
-    made = net.tensor(weight.shape, net.precision)
+    made = net.tensor(weight.shape, net.autocast or net.precision)
     net.operator("bitsandbytes::dequantize_4bit", ("absmax", "self"), (net.buffers[name], weight), (made,))
     return made
 

@@ -13,7 +13,7 @@ class LossLayers(PointwiseLayers):
         """Mean cross entropy of [rows, classes] against [rows], computed in float32."""
         if self.fused_loss:
             return self._fused_cross_entropy(scores, target)
-        scores = self.to(scores, "float32")
+        scores = self.to(scores, "float32")  # as autocast does, and models without it
         log_p = self._like(scores)
         args = {"dim": 1, "half_to_float": False}
         row = self.operator("aten::_log_softmax", ("self",), (scores,), (log_p,), args)

@@ -21,9 +21,10 @@ class NormLayers(PointwiseLayers):
     def layer_norm(self, name: str, x: Tensor) -> Tensor:
         """``torch.nn.LayerNorm`` over the last dimension; without weight and bias where the module has none."""
         with self.module(name, "LayerNorm"):
+            x = self.raised(x)
             affine = tuple(p for p in (self.optional("weight"), self.optional("bias")) if p is not None)
             roles = ("weight", "bias")[: len(affine)]
-            y = self._like(x, any(p.needs_grad for p in (x, *affine)))
+            y = self.tensor(x.shape, self.normed(x.dtype), needs_grad=any(p.needs_grad for p in (x, *affine)))
             mean, rstd = (self.tensor((*x.shape[:-1], 1), "float32") for _ in range(2))
             args = {"normalized_shape": [x.shape[-1]]}
             op = "transformer_engine::layer_norm" if self.fused else "aten::native_layer_norm"
@@ -48,7 +49,8 @@ class NormLayers(PointwiseLayers):
             weight = self.optional("weight")
             if self.norms == "composed":
                 return composed(self, x, weight)
-            dtype = x.dtype
+            x = self.raised(x)
+            dtype = self.normed(x.dtype)
             x = self.to(x, "float32") if self.norms == "wide" else x
             read = (x,) if weight is None else (x, weight)
             roles = ("input", "weight")[: len(read)]

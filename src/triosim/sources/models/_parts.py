@@ -90,7 +90,8 @@ class Rotary:
         with net.module(self.name, self.kind):
             rows = net.unsqueeze(net.unsqueeze(frequencies, 0), 2)
             positions = net.to(net.unsqueeze(net.unsqueeze(net.positions(tokens), 0), 0), "float32")
-            angles = net.transpose(net.bmm(rows, positions), 1, 2)
+            with net.without_autocast():  # as Hugging Face's rotary embeddings have it
+                angles = net.transpose(net.bmm(rows, positions), 1, 2)
             angles = net.cat((angles, angles), 2)
             dtype = "float32" if self.full_precision else net.precision
             cos, sin = (net.to(net.unary(f"aten::{f}", angles), dtype) for f in ("cos", "sin"))
@@ -211,7 +212,7 @@ class SelfAttention:
         if self.unfused and net.kernel in ("auto", "unfused"):
             from triosim.sources.models._unfused import unfused_attention
 
-            y = unfused_attention(net, q, k, v, self.dropout)
+            y = unfused_attention(net, q, k, v, self.dropout, net.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
         y = net.linear(self.last, net.view(y, (*x.shape[:2], self.heads * self.size)))

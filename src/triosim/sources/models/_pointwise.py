@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from triosim.sources.models._shapes import ShapeLayers
+from triosim.sources.models._autocast import AutocastLayers
 from triosim.sources.models._tape import Tensor, symbols
 
 
-class PointwiseLayers(ShapeLayers):
+class PointwiseLayers(AutocastLayers):
     """What works element by element."""
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """a + b in the type of ``a``, the wider; ``b`` may have a leading dimension of one where ``a`` has the batch.
+        """a + b in the wider of their types; ``b`` may have a leading dimension of one where ``a`` has the batch.
 
         Its gradient is then summed over the batch, even of one, so that a step has the same operators at every batch.
         """
-        y = self._like(a, a.needs_grad or b.needs_grad)
+        y = self.tensor(a.shape, wider(a, b), needs_grad=a.needs_grad or b.needs_grad)
         row = self.operator("aten::add", ("self", "other"), (a, b), (y,))
         broadcast = symbols(a.shape) != symbols(b.shape)
 
         def rule(g: Tensor) -> None:
-            self.give(a, g)
+            self.give(a, self.to(g, a.dtype))
             if b.needs_grad:
                 self.give(b, self._sum(g, 0, b.shape, keepdim=True) if broadcast else self.to(g, b.dtype))
 
@@ -40,8 +40,7 @@ class PointwiseLayers(ShapeLayers):
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         """a x b in the wider of their types; only ``a`` may need a gradient if the shapes differ."""
-        dtype = "float32" if "float32" in (a.dtype, b.dtype) else a.dtype
-        y = self.tensor(a.shape, dtype, needs_grad=a.needs_grad or b.needs_grad)
+        y = self.tensor(a.shape, wider(a, b), needs_grad=a.needs_grad or b.needs_grad)
         row = self.operator("aten::mul", ("self", "other"), (a, b), (y,))
 
         def rule(g: Tensor) -> None:
@@ -54,13 +53,13 @@ class PointwiseLayers(ShapeLayers):
 
     def scaled_by(self, x: Tensor, weight: Tensor) -> Tensor:
         """``x`` [..., width] times a parameter [width]."""
-        y = self._like(x)
+        y = self.tensor(x.shape, wider(x, weight), needs_grad=x.needs_grad)
         row = self.operator("aten::mul", ("self", "other"), (weight, x), (y,))
 
         def rule(g: Tensor) -> None:
-            dx, parts = self.mul(g, weight), self.mul(g, x)
+            dx, parts = self.to(self.mul(g, weight), x.dtype), self.mul(g, x)
             ones = (1,) * (len(x.shape) - 1)
-            dw = self.tensor((*ones, *weight.shape), x.dtype)
+            dw = self.tensor((*ones, *weight.shape), parts.dtype)
             self.operator("aten::sum", ("self",), (parts,), (dw,), {"dim": list(range(len(ones))), "keepdim": True})
             self.give(weight, self.view(dw, weight.shape))
             self.give(x, dx)
@@ -229,3 +228,8 @@ class PointwiseLayers(ShapeLayers):
 
         self.derivative(row, (y,), rule)
         return y
+
+
+def wider(a: Tensor, b: Tensor) -> str:
+    """The type of what is made of two tensors, of which one may be float32."""
+    return "float32" if "float32" in (a.dtype, b.dtype) else a.dtype

@@ -25,7 +25,8 @@ class ProductLayers(PointwiseLayers):
             weight = self.parameters[tied] if tied else self.parameter("weight")
             added = self.parameters[bias] if bias else self.optional("bias")
             if self.path in self.narrow:
-                return self._in_four_bits(x, weight, added)
+                return self._in_four_bits(self.lowered(x)[0], weight, added)
+            x, weight, added = self.operands(x, weight, added)
             if len(x.shape) == 2:
                 y = self.mm(x, self.t(weight), added, column_major=True)
                 return adapted(self, x, y, lambda: weight, added)
@@ -70,14 +71,15 @@ class ProductLayers(PointwiseLayers):
     def conv1d(self, name: str, x: Tensor) -> Tensor:
         """The ``Conv1D`` of GPT-2: a linear layer whose weight [inputs, outputs] is stored transposed."""
         with self.module(name, "Conv1D"):
-            weight = self.parameter("weight")
+            weight, bias = self.parameter("weight"), self.optional("bias")
             flat = self.view(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-            bias = self.optional("bias")
+            flat, weight, bias = self.operands(flat, weight, bias, bias_first=True)
             y = self.mm(flat, weight, bias)
             return adapted(self, x, self.view(y, (*x.shape[:-1], weight.shape[1])), lambda: self.t(weight), bias)
 
     def mm(self, a: Tensor, b: Tensor, bias: Tensor | None = None, column_major: bool = False) -> Tensor:
         """a b (+ bias) for matrices [m, k] and [k, n]; ``column_major`` says that ``b`` is a transposed view."""
+        a, b = self.lowered(a, b)
         y = self.tensor((a.shape[0], b.shape[1]), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
         if bias is None:
             row = self.operator("aten::mm", ("self", "mat2"), (a, b), (y,))
@@ -110,6 +112,7 @@ class ProductLayers(PointwiseLayers):
 
     def bmm(self, a: Tensor, b: Tensor) -> Tensor:
         """Products of pairs of matrices, [n, i, k] and [n, k, j]."""
+        a, b = self.lowered(a, b)
         y = self.tensor((a.shape[0], a.shape[1], b.shape[2]), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
         row = self.operator("aten::bmm", ("self", "mat2"), (a, b), (y,))
 

@@ -80,5 +80,6 @@ def strided_linear(net: Net, name: str, x: Tensor) -> Tensor:
     """A linear layer of ``x`` [batch, tokens, channels] whose channels lie apart: copied, and the bias added after."""
     with net.module(name, "Linear"):
         flat = net.view(net.clone(x), (x.shape[0] * x.shape[1], x.shape[2]), "aten::_unsafe_view")
-        y = net.mm(flat, net.t(net.parameter("weight")), column_major=True)
+        flat, weight = net.lowered(flat, net.parameter("weight"))
+        y = net.mm(flat, net.t(weight), column_major=True)
         return plus(net, net.view(y, x.shape, "aten::_unsafe_view"), net.parameter("bias"))

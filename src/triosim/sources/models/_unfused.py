@@ -56,6 +56,7 @@ def unfused_attention(
 
 def _product(net: ProductLayers, a: Tensor, b: Tensor, shape: tuple[int, ...], transposed: bool) -> Tensor:
     """``a @ b``, or ``a @ b.T`` where ``transposed``, pair by pair."""
+    a, b = net.lowered(a, b)
     y = net.tensor(shape, a.dtype, needs_grad=a.needs_grad or b.needs_grad)
     row = net.operator("aten::bmm", ("self", "mat2"), (a, net.transpose(b, 1, 2) if transposed else b), (y,))
 
@@ -72,6 +73,7 @@ def _product(net: ProductLayers, a: Tensor, b: Tensor, shape: tuple[int, ...], t
 
 def softmax(net: ProductLayers, x: Tensor) -> Tensor:
     """Scale, mask and softmax over the last dimension in one kernel."""
+    x = net.raised(x)
     y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::_softmax", ("self",), (x,), (y,), {"dim": -1, "half_to_float": False})
 
@@ -85,7 +87,9 @@ def softmax(net: ProductLayers, x: Tensor) -> Tensor:
 
 
 def _spelled_out(net: ProductLayers, x: Tensor) -> Tensor:
-    """Scale, mask and softmax in float32, operator by operator."""
+    """Scale, mask and softmax in float32, operator by operator; under autocast the softmax alone is in float32."""
+    if net.autocast:
+        return softmax(net, _masked(net, net.scaled(x)))
     return net.to(softmax(net, _masked(net, net.scaled(net.to(x, "float32")))), x.dtype)
 
 

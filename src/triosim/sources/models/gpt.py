@@ -104,7 +104,8 @@ class GPT(Text):
             net.transpose(net.view(part, shape), 1, 2) for part in net.split(net.conv1d("c_attn", x), [width] * 3)
         )
         if self.unfused_attention and net.kernel in ("auto", "unfused"):
-            y = unfused_attention(net, q, k, v, self.attn_pdrop, self.fused_softmax)
+            fused = self.fused_softmax and net.fused_softmax
+            y = unfused_attention(net, q, k, v, self.attn_pdrop, fused)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.attn_pdrop), 1, 2)
         return net.dropout(net.conv1d("c_proj", net.view(y, (batch, length, width))), self.resid_pdrop)
