@@ -61,8 +61,9 @@ class Plan(ValidatedFields):
         parallelism_options: what those rules take, by name.
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
             activations, ``"selective"`` the attention cores only, ``"pointwise"`` all but products, attention and
-            routing, ``"operators"`` that and every second product; ``"full/2"`` every second block; parts of blocks by
-            name joined by ``+`` (:mod:`triosim.transform.recompute`); ``"none"`` keeps them.
+            routing, ``"operators"`` that and every second product, ``"projections"`` all but queries, keys and values;
+            ``"full/2"`` every second block; parts of blocks by name joined by ``+``
+            (:mod:`triosim.transform.recompute`); ``"none"`` keeps them.
         quantize: products of the repeated blocks in 8 or 4 bits, by the recipe of that name
             (:mod:`triosim.transform.quantization`); ``"none"`` leaves them as they are.
         layout: how images of convolutions lie, ``"channels_last"`` or ``"contiguous"``
@@ -151,9 +152,9 @@ class Plan(ValidatedFields):
     recompute: str = asked(
         "none", MEMORY, "WHAT",
         "Run again instead of keeping activations: full (repeated blocks; full/2 every second), selective (attention), "
-        "pointwise (norms, activations), operators (those and every second product), parts of blocks "
-        "(layernorm+moe_act) or none.",
-        words=("none", "full", "selective", "pointwise", "operators"),
+        "pointwise (norms, activations), operators (those and every second product), projections (all but q, k, v), "
+        "parts of blocks (layernorm+moe_act) or none.",
+        words=("none", "full", "selective", "pointwise", "operators", "projections"),
     )  # fmt: skip
     quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "fp8-row", "mxfp8", "nvfp4"] = asked(
         "none", WORKLOAD, "RECIPE",

@@ -187,6 +187,55 @@ def test_gradients_may_be_reduced_after_the_backward() -> None:
     assert after.breakdown_s.exposed_communication > beside.breakdown_s.exposed_communication
 
 
+def test_updated_parameters_may_be_gathered_beside_the_next_forward() -> None:
+    """The same bytes are gathered; only what the first layers wait for is seen, with and without a pipeline."""
+    trace, system = triosim.model("gpt2", batch_size=1, sequence_length=1024), triosim.system("dgx-a100")
+    pipeline = {"dp": 4, "pp": 2, "batch_size": 4, "micro_batches": 4}
+    for more, hidden in (({"dp": 8, "batch_size": 1}, 0.5), (pipeline, 0.1)):
+        after, beside = (
+            triosim.simulate(
+                trace, system, Plan(zero=1, stack=Stack(overlap_parameters=o), **more), Fidelity(host="none"), fit=False
+            )
+            for o in (False, True)
+        )
+        moved = [
+            {row.kind: row.bytes * row.count for row in one.collectives if row.kind == "all_gather"}
+            for one in (after, beside)
+        ]
+        assert moved[0] == moved[1] != {}
+        assert beside.memory.allocated_bytes == after.memory.allocated_bytes
+        seen = [one.breakdown_s.exposed_communication for one in (after, beside)]
+        gathered = sum(row.seconds for row in after.collectives if row.kind == "all_gather")
+        assert 0 < seen[1] < seen[0] - hidden * gathered, more
+        assert beside.iteration_time_s < after.iteration_time_s
+        assert "gathered beside the next forward" in " ".join(beside.sources)
+
+
+def test_the_forward_waits_for_parameters_that_are_gathered_beside_it() -> None:
+    """A network so slow that gathering takes all the time: no layer computes before its parameters are there."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=64)
+    system = triosim.system(devices=8, device="H100-SXM", link="1GB/s")
+    run = triosim.simulate(
+        trace, system, Plan(dp=8, zero=1, batch_size=1, stack=Stack(overlap_parameters=True)), Fidelity(host="none"),
+        fit=False,
+    )  # fmt: skip
+    both = sum(row.seconds for row in run.collectives)
+    assert run.iteration_time_s > 0.9 * both, "the forward ends after the gathering, and the reduction follows it"
+
+
+def test_full_recomputation_runs_what_a_stack_says_again() -> None:
+    """A dropout after the last product would need it again: Llama has none."""
+    trace, system = triosim.model("llama-3.2-1b", batch_size=1, sequence_length=256), triosim.system("dgx-a100")
+    block, needed = (
+        triosim.simulate(
+            trace, system, Plan(dp=8, batch_size=1, recompute="full", stack=Stack(recomputed=o)), Fidelity(host="none"),
+            fit=False,
+        )
+        for o in ("block", "needed")
+    )  # fmt: skip
+    assert needed.breakdown_s.compute < 0.99 * block.breakdown_s.compute
+
+
 def test_nothing_may_compute_beside_transfers_of_tensor_parallelism() -> None:
     """Beside the backward's all-reduces of input gradients run the products of weight gradients, or nothing does."""
     trace = triosim.model("gpt2", batch_size=1, sequence_length=1024)
@@ -273,3 +322,15 @@ def test_collectives_of_lists_and_waiting_gathers_cost_the_host() -> None:
         assert listed > plain
         assert listed - plain <= calls * devices * 1e-4  # some tens of microseconds for an operator
     assert host_s(64, listed_collectives=True)[0] - host_s(64)[0] > host_s(8, listed_collectives=True)[0] - host_s(8)[0]
+
+
+def test_a_squared_relu_is_one_kernel_where_operators_are_fused() -> None:
+    small = {
+        "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128
+    }  # fmt: skip
+    for fused in (True, False):
+        trace = triosim.model("nemotron", configuration=small, sequence_length=32, batch_size=1, fused=fused)
+        names = [name.partition("::")[2] for name in trace.operators.name]
+        one, steps = names.count("squared_relu"), names.count("relu")
+        assert (one, steps, names.count("squared_relu_backward")) == ((2, 0, 2) if fused else (0, 2, 0))
+        assert names.count("threshold_backward") == steps

@@ -205,13 +205,33 @@ def test_policies_by_operator_keep_less_and_run_less_again_than_whole_blocks() -
     assert not any("attention" in name for name in again["operators"])
 
 
+def test_what_the_backward_needs_leaves_out_the_last_product_and_what_is_kept_the_projections() -> None:
+    """Of q, k, v, o, gate, up and down the last is read by nobody again; with projections kept q, k and v are there."""
+    trace = llama()
+    whole, needed, kept_projections = (
+        recomputed(trace, "full"), recomputed(trace, "full", needed=True), recomputed(trace, "projections")
+    )  # fmt: skip
+    products = {}
+    for name, one in (("whole", whole), ("needed", needed), ("projections", kept_projections)):
+        check(one)
+        again = np.flatnonzero(one.operators.phase == Phase.RECOMPUTE)
+        names = [canonical(one.operators.name[row])[0] for row in again.tolist()]
+        products[name] = names.count("mm")
+        assert sum("attention" in text for text in names) == LAYERS, name
+    assert products == {"whole": 7 * LAYERS, "needed": 6 * LAYERS, "projections": 3 * LAYERS}
+    down = 2 * BATCH * LENGTH * WIDTH * 160
+    assert flop(whole, Phase.RECOMPUTE) - flop(needed, Phase.RECOMPUTE) == LAYERS * down
+    assert kept(needed) == kept(whole) < kept(kept_projections) < kept(trace)
+    assert recomputed(trace, "save_qkv_proj").operators.name == kept_projections.operators.name
+
+
 @settings(max_examples=examples(20))
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 3))
 def test_it_never_needs_more_activations_and_runs_no_operator_three_times(layers: int, heads: int, batch: int) -> None:
     configuration = {**LLAMA, "num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": 16 * heads}
     trace = triosim.model("llama", configuration=configuration, sequence_length=16, batch_size=batch)
-    for which in ("full", "selective", "pointwise", "operators"):
-        again = recomputed(trace, which)
+    for which in ("full", "selective", "pointwise", "operators", "projections", "needed"):
+        again = recomputed(trace, "full", needed=True) if which == "needed" else recomputed(trace, which)
         check(again)
         rows = again.operators.phase == Phase.RECOMPUTE
         assert len(np.unique(again.operators.forward[rows])) == rows.sum()

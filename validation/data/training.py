@@ -77,8 +77,16 @@ RECIPES = (
 """Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
 delayed scaling in NeMo 2 and Composer (Transformer Engine's default), and tensor by tensor in Megatron-Bridge, whose
 tables call it FP8-CS."""
-POLICIES = {"minimal": "pointwise", "selective (per-op)": "operators"}
+POLICIES = {"minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators"}
 """What MaxText and torchtitan call their policies of recomputation."""
+SUMMED_IN_16_BITS = ("GPT3-175B", "Nemotron4 340B")
+"""Of DGX Cloud's recipes those with ``grad_sync_dtype: bf16``: Apex's ``DistributedFusedAdam`` has its buffer of
+gradients in that type, and the products add into it (``nemo_megatron/gpt3_175b_hydra.yaml``,
+``nemotron/nemotron4-340b-synth.yaml``; read after the first predictions)."""
+FMS = {"norms": "composed", "clip": True, "recomputed": "needed"}
+"""What fms-fsdp does otherwise than PyTorch by itself, read after its predictions had been seen: norms in steps
+(``fms/modules/layernorm.py``, LayerNormParameterized with ``use_high_precision_pow``), gradients clipped at 1
+(``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``)."""
 MODELS = {
     "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
@@ -186,9 +194,10 @@ def _row(line: Mapping[str, str]) -> Row:
 def _stack(line: Mapping[str, str], usual: str) -> str:
     """The software by its age and by what was switched on: NeMo's long sequences on H100 are of its container 24.03.01,
     torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``).  DGX
-    Cloud's recipes switch cuDNN's attention on, but for Nemotron4 340B (``configure.sh``, NVTE_FUSED_ATTN)."""
+    Cloud's recipes switch cuDNN's attention on, but for GPT3-175B and Nemotron4 340B (``configure.sh`` of each,
+    NVTE_FUSED_ATTN; that of GPT3-175B was read after its predictions had been seen)."""
     if line["source"].startswith("DGX Cloud"):
-        return "nemo-2024" if line["model"] == "Nemotron4 340B" else usual
+        return "nemo-2024" if line["model"] in SUMMED_IN_16_BITS else usual
     if usual == "nemo" and line["gpu"].startswith("H100"):
         return "nemo-2024"
     compiled = "compile" in line["overlap"] or line["precision"].startswith("float8")
@@ -201,9 +210,21 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     (``train.py``: "compiling loss function causes CUDA errors")."""
     if "mode PURE" in line["notes"]:
         return {"reduce": "gradient"}
+    if line["source"].startswith("DGX Cloud"):
+        return _facts_of_recipes(line)
+    if line["source"].startswith("IBM"):
+        return FMS
     if "Bridge" in line["source"]:
         return bridge.facts(line)
     return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
+
+
+def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:
+    """What DGX Cloud's recipes say otherwise than the stacks: MaxText calls cuDNN's attention (``cudnn_flash_te``), and
+    two models reduce gradients in 16 bits."""
+    if "MaxText" in line["source"]:
+        return {"attention": "cudnn"}
+    return {"gradients": "parameter-fused"} if line["model"] in SUMMED_IN_16_BITS else {}
 
 
 def _number(text: str) -> float | None:
@@ -352,6 +373,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         bridged = "Bridge" in line["source"] and bridge.overlaps_tensor(line)
         if bridged or re.search("async ?TP", line["overlap"], re.I):
             plan["parallelism"] += ["async-tp"]
+            if "torchtitan" not in line["source"]:  # user buffers: ub_tp_comm_overlap of NeMo, tp_comm_overlap
+                plan["parallelism_options"] = {**plan.get("parallelism_options", {}), "overlap_style": "megatron"}
     for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]

@@ -44,7 +44,7 @@ from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
 from triosim.prediction.pricing import priced
-from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE
+from triosim.stacks import ASSUMED, COUNTED_BY_HOST, NEEDED, ONE_BY_ONE
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.layout import laid_out
@@ -185,7 +185,8 @@ def price_job(
     rules = rules_of(plan, named)
     stack = plan.stack or ASSUMED
     padded = named and stack.expert_padding and not any(rule.pads_experts for rule in rules)
-    workload = recomputed(quantization.quantized(workload, plan.quantize, either_way, padded), plan.recompute)
+    cast = quantization.quantized(workload, plan.quantize, either_way, padded)
+    workload = recomputed(cast, plan.recompute, stack.recomputed == NEEDED)
     own_batch = None if named else _samples(workload)
     mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)

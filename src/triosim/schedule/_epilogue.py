@@ -13,7 +13,7 @@ from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.residence import NVME
-from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, COLLECTIVES
+from triosim.partition.transfers import ALL_REDUCE, COLLECTIVES
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.gathering import UngatheredUnits
@@ -156,8 +156,9 @@ class _Update:
         """All of it."""
         self._share_tied_weights()
         updated = self._update_on_host() if self.job.replication.updates_on_host else self._optimize()
-        if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
-            self._gather_parameters()
+        shared = self.job.replication.states and not self.of.sharded and self.job.sharing > 1
+        if shared and not self.job.gathers_ahead:
+            self.of.gather_parameters(self.builder, COMPUTE)
         self._average_groups()
         recorder = BlockUseRecorder()
         for part in self.of.parts:
@@ -165,22 +166,6 @@ class _Update:
                 recorder.free(block.copy, len(self.builder) - 1)
         made = self.of.blocks.once("update", updated, self.of.share)
         return Fragment(self.builder.build(), updated, recorder.build(made))
-
-    def _gather_parameters(self) -> None:
-        """All-gather the parameters that each rank has updated a part of, in the groups of their gradients."""
-        size = self.job.step.trace.values.bytes()
-        for group in reversed(self.of.groups()):
-            axis = self.job.gathering_axis(group[0].parameter)
-            if self.mesh.size(axis) == 1:
-                continue
-            self.builder.add(
-                Op.COLLECTIVE,
-                COMPUTE,
-                operator=self.of.optimizer[-1] if self.of.optimizer else group[0].ready,
-                size=int(sum(size[g.parameter] for g in group)),
-                what=ALL_GATHER,
-                axis=self.mesh.row(axis),
-            )
 
     def _average_groups(self) -> None:
         """What groups of replicas exchange once in many iterations, as much of it as falls to each."""

@@ -40,7 +40,7 @@ from triosim.schedule.crossing import Boundary
 from triosim.schedule.fragments import MessageTags
 from triosim.schedule.gathering import Gathering, UngatheredUnits, UnitBlocks
 from triosim.schedule.host_copies import HOMES, on_host
-from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, ProgramBuilder
+from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, Op, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Stages
 from triosim.trace.tables import NONE, Category, Phase
@@ -86,6 +86,11 @@ class JobFacts:
         self.modules: UnitsByModule | None = None
         self.gathered = self.replication.modules
         self.scatters_beside = plan.stack is None or plan.stack.overlap_gradients
+        updated_in_parts = self.replication.states and not self.replication.weights and self.sharing > 1
+        self.gathers_ahead = bool(
+            updated_in_parts and plan.overlap and plan.stack is not None and plan.stack.overlap_parameters
+        )
+        """Whether what ranks have updated in parts is gathered beside the forward of the next iteration."""
         if self.replication.weights and self.sharing > 1:
             shards, shards_apart = (shared.shards for shared in self.shared)
             if plan.stack is not None and plan.stack.gathers == "module" and not self.gathered.modules:
@@ -448,6 +453,28 @@ class StageFacts:
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together, the last chunk's first."""
         return [group for part in reversed(self.parts) for group in part.groups()]
+
+    def gather_parameters(self, builder: ProgramBuilder, stream: int) -> dict[int, int]:
+        """All-gather the parameters that each rank has updated a part of, in the groups of their gradients.
+
+        Args:
+            builder: of the fragment being written.
+            stream: on which they run, one after the other.
+
+        Returns:
+            For each parameter that is gathered its instruction.
+        """
+        size, found = self.job.step.trace.values.bytes(), {}
+        for group in reversed(self.groups()):
+            axis = self.job.gathering_axis(group[0].parameter)
+            if self.mesh.size(axis) == 1:
+                continue
+            row = builder.add(
+                Op.COLLECTIVE, stream, operator=self.optimizer[-1] if self.optimizer else group[0].ready,
+                size=int(sum(size[g.parameter] for g in group)), what=ALL_GATHER, axis=self.mesh.row(axis),
+            )  # fmt: skip
+            found.update({g.parameter: row for g in group})
+        return found
 
     def _sent_gradients(self) -> list[HostCopy]:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""

@@ -34,7 +34,7 @@ from triosim.schedule.fragments import Fragment, PlacedFragment, concatenate
 from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.interleaving import in_place, pairs, places, reordered
-from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
+from triosim.schedule.program import COMPUTE, COPY, DP, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Stages
 from triosim.trace.tables import Category, Phase
 
@@ -166,6 +166,9 @@ class StageWriter:
         self.skips = np.array(of.skipped, bool)
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
+        self.ahead: dict[
+            int, list[int]
+        ] = {}  # forward operator -> what gathers parameters that it is the first to read
         self.kinds = self._kinds()
         self.written: dict[tuple[bool, bool], _FragmentedIteration] = {}
         self.iterations = [self._numbered(number) for number in range(self.plan.iterations)]
@@ -300,6 +303,8 @@ class StageWriter:
                 before = [*before, arrivals[boundary.storage]]
             for number in job.issued_before.get(row, ()):
                 self._exchange(number, row, [*before, previous])
+            if not backward and row in self.ahead:
+                before = [*before, *self.ahead[row]]
             if row in part.in_pieces and part.in_pieces[row][0] in self.done:
                 previous = self._begin_pieces(*part.in_pieces[row], before, left)
                 before = []
@@ -344,7 +349,8 @@ class StageWriter:
         marked = self.job.around.copy()
         crossing = part.returning if backward else part.leaving
         products = [row for _, rows in part.in_pieces.values() for row in rows]
-        for rows in (part.arriving, crossing, gathers, products, *copy_writer.rows()):
+        waits = () if backward else self.ahead
+        for rows in (part.arriving, crossing, gathers, products, waits, *copy_writer.rows()):
             marked[list(rows)] = True
         return marked
 
@@ -432,7 +438,30 @@ class StageWriter:
         wanted = {name: p for name, p in self.plan.places.items() if first or name in ("input", "label")}
         if wanted:
             self._fetch_from(wanted)
+        self.ahead = self._gather_ahead() if self.job.gathers_ahead else {}
         return Fragment(self.builder.build())
+
+    def _gather_ahead(self) -> dict[int, list[int]]:
+        """Gather what the iteration before has updated, in the order in which the forward reads it.
+
+        Gatherings follow each other from the begin of the iteration on; Megatron-Core launches each when the forward
+        reaches what the one before has brought, which ends no earlier.
+
+        Returns:
+            For the first forward operator of each part that reads of a group, the rows of the iteration that gather it.
+        """
+        gathered = self.of.gather_parameters(self.builder, self.of.stream(DP))
+        by_storage = {self.job.storage[parameter]: row for parameter, row in gathered.items()}
+        found: dict[int, list[int]] = {}
+        for part in self.of.parts:
+            waited = set[int]()
+            for row in part.rows[Pass.FORWARD]:
+                storages = {self.job.storage[value] for value in self.job.inputs[row].tolist()}
+                reads = {by_storage[storage] for storage in storages & by_storage.keys()}
+                if reads - waited and not self.of.skipped[row]:
+                    found[row] = [of_iteration(gather) for gather in sorted(reads - waited)]
+                    waited |= reads
+        return found
 
     def _fetch_from(self, wanted: dict[str, str]) -> None:
         values, operators = self.job.step.trace.values, self.job.step.trace.operators

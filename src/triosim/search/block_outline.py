@@ -64,7 +64,7 @@ from triosim.search.peak_memory import stage_reserved_bytes
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
-from triosim.stacks import ASSUMED
+from triosim.stacks import ASSUMED, NEEDED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Category, Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
@@ -575,15 +575,16 @@ class BlockJob:
         mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
 
         def road() -> FewBlocksWorkload:
+            stack = plan.stack or ASSUMED
             of, few = (
-                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute))
+                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute, stack.recomputed == NEEDED))
                 for one in (self.workload, with_fewer_blocks(self.workload))
             )
             if of is None:
                 raise NoBlocks("no equal blocks when some are run again")
             if few is None or not _alike(few.short, of.short):
                 few = of  # otherwise what was divided to be priced is found again
-            found = FewBlocksWorkload.along(few, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
+            found = FewBlocksWorkload.along(few, self.rules, mesh, plan, placed, stack)
             return replace(found, of=of)
 
         try:

@@ -98,12 +98,17 @@ def unsupported_reason(plan: Plan, fidelity: Fidelity) -> str:
         (not plan.overlap, "no overlap"),
         (fidelity.host == "graph", "a graph that is launched once"),
         (plan.zero >= 2 and _own_gathering(plan.stack), "parameters gathered as a stack says"),
+        (plan.zero == 1 and _gathers_ahead(plan.stack), "parameters gathered beside the next forward"),
         (plan.zero >= 2, GATHERED),
         (plan.stack is not None and plan.stack.blocking_launches, "launches that wait for their kernels"),
         (plan.stack is not None and plan.stack.blocking_transfers, "a host that waits for transfers"),
         (plan.stack is not None and plan.stack.scattered_transfers, "transfers in parts"),
     )
     return next((why for holds, why in reasons if holds), "")
+
+
+def _gathers_ahead(stack: Stack | None) -> bool:
+    return stack is not None and stack.overlap_parameters
 
 
 def _own_gathering(stack: Stack | None) -> bool:

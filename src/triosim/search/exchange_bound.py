@@ -69,9 +69,10 @@ def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fideli
         return ExchangeBound()
     how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
     each = [placed, placed.of_apart() if placed.apart else placed]
+    hidden = plan.stack is not None and plan.stack.overlap_parameters  # beside the forward, perhaps for nothing
     return ExchangeBound(
         tuple(_reduced(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
-        tuple(_gathered(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
+        (0.0, 0.0) if hidden else tuple(_gathered(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
         placed.weights,
         placed.weights and placed.regathers,
     )

@@ -45,6 +45,9 @@ NORMS = ("one", "composed", "wide")
 FUSIONS = ("", "fused", "composed")
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
+NEEDED = "needed"
+RECOMPUTED = ("block", NEEDED)
+"""What of a block runs again where all of it is to be: everything, or what its backward needs."""
 BALANCED, EVEN, EVEN_WITH_ENDS = "balanced", "even", "even-with-ends"
 CUTS = (BALANCED, EVEN, EVEN_WITH_ENDS)
 """How blocks are divided among pipeline stages where nobody names modules: so that the slowest stage is fast; equally
@@ -77,6 +80,8 @@ class Stack:
             clipped and given to the optimizer.
         overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it, or, where
             parameters are sharded too, each while the backward waits for it.
+        overlap_parameters: whether parameters that each rank has updated a part of are gathered beside the next
+            forward, which waits for those that it reads; otherwise all after the update.
         overlap_tensor: whether transfers among tensor-parallel ranks run beside the product that makes a weight's
             gradient; otherwise nothing computes beside them.
         experts: how experts multiply (:data:`EXPERTS`).
@@ -97,6 +102,7 @@ class Stack:
         blocking_transfers: whether the host waits, after every transfer between pipeline stages, until the device has
             nothing left to do (``torch.cuda.synchronize``); interleaved schedules exchange once after a forward and the
             backward that follows.
+        recomputed: what of a block runs again under full recomputation (:data:`RECOMPUTED`).
         stages: how blocks are divided among pipeline stages (:data:`CUTS`).
         scattered_transfers: whether a tensor-parallel rank sends only its part of a value to the next stage, which
             gathers the parts there; where the sequence is parallel too, ranks have parts anyway.
@@ -122,6 +128,7 @@ class Stack:
     loss_scale: bool = False
     copied_gradients: bool = False
     overlap_gradients: bool = True
+    overlap_parameters: bool = False
     overlap_tensor: bool = True
     experts: str = "grouped"
     expert_counts: str = "device"
@@ -132,6 +139,7 @@ class Stack:
     blocking_gathers: bool = False
     blocking_launches: bool = False
     blocking_transfers: bool = False
+    recomputed: str = "block"
     stages: str = BALANCED
     scattered_transfers: bool = False
     vocabulary_multiple: int = 1
@@ -162,6 +170,7 @@ class Stack:
         clipped = ", clipped" if self.clip else ""
         reduced = "" if self.reduce == "gradient" else f", reduced in {self.reduce}"
         after = "" if self.overlap_gradients else ", reduced after the backward"
+        after += ", parameters gathered beside the next forward" if self.overlap_parameters else ""
         after += "" if self.overlap_tensor else ", nothing computed beside tensor-parallel transfers"
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
@@ -181,7 +190,7 @@ ASSUMED = Stack()
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
     "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
-    "stages": CUTS,
+    "stages": CUTS, "recomputed": RECOMPUTED,
 }  # fmt: skip
 
 

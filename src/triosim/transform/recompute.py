@@ -5,14 +5,17 @@ first backward operator that needs what they make, and the backward reads the se
 from the new step alone.
 
 * ``full`` (Chen et al., arXiv:1604.06174): the regions are the model's blocks; a block keeps what it was given.  The
-  whole block runs again, as in Megatron-LM; ``torch.utils.checkpoint`` stops at the last operator whose inputs are
-  needed and saves the block's last product.
+  whole block runs again, as in Megatron-LM, or what its backward needs: ``torch.utils.checkpoint`` stops at the last
+  operator whose inputs are needed, and ``jax.checkpoint`` leaves out what nobody reads; either saves the block's last
+  product.
 * ``selective`` (Korthikanti et al., arXiv:2205.05198, section 5): the regions are the attention cores, from the scores
   to what they weigh: much memory and little work.  An attention in one kernel keeps no scores: there is little to gain.
 * ``pointwise`` (``minimal`` of MaxText; ``save_from_policy`` with products in PyTorch): of each block what takes about
   as long as reading its operands (norms, activations, casts, sums); products, attention and the dispatch of tokens to
   experts are kept.
 * ``operators`` (torchtitan's ``selective_ac_option = op``): that, and every second product.
+* ``projections`` (``save_qkv_proj`` of MaxText): each block keeps the queries, keys and values that its attention
+  reads; of the rest runs again what the backward needs.
 * ``full/2`` (torchtitan's ``selective_ac_option = 2``), and so on: every second block only.
 * ``layernorm+moe_act``: parts of each block by the names of Megatron-Core's ``--recompute-modules`` (``core_attn``,
   ``layernorm``, ``mla_up_proj``, ``mlp``, ``moe``, ``moe_act``, ``shared_experts``) or by the model's own modules
@@ -39,12 +42,13 @@ if TYPE_CHECKING:
 
 
 @kept(8)
-def recomputed(trace: Trace, which: str) -> Trace:
+def recomputed(trace: Trace, which: str, needed: bool = False) -> Trace:
     """The step with regions of its forward run again before their backward.
 
     Args:
         trace: a training step.
         which: a policy or parts of blocks, see above; ``"none"`` returns the trace as it is.
+        needed: of whole blocks, run again only what their backward needs.
 
     Raises:
         PlanError: there is nothing of the kind to run again, the step does so already, or an operator changes what its
@@ -57,7 +61,7 @@ def recomputed(trace: Trace, which: str) -> Trace:
     facts = StepFacts(trace)
     if np.any(trace.operators.phase == Phase.RECOMPUTE):
         raise PlanError(f"recompute {which}: {facts.name!r} already runs operators again: leave --recompute out")
-    parts = [_RecomputeAnalysis(facts, region, which).part() for region in regions(facts, which)]
+    parts = [_RecomputeAnalysis(facts, region, which).part() for region in regions(facts, which, needed)]
     again = [part for part in parts if part is not None]
     if not again:
         raise PlanError(

@@ -23,9 +23,9 @@ _FLOWS_ON = ("view", "copy", "elementwise", "softmax", "create")
 _CHEAP = ("view", "copy", "elementwise", "normalization", "create")
 """Kinds of operator that run again where products are kept."""
 _PRODUCTS = ("linear", "matmul")
-POLICIES = ("none", "full", "selective", "pointwise", "operators")
-SYNONYMS = {"minimal": "pointwise"}
-"""What MaxText calls a policy."""
+POLICIES = ("none", "full", "selective", "pointwise", "operators", "projections")
+SYNONYMS = {"minimal": "pointwise", "save_qkv_proj": "projections"}
+"""What MaxText calls policies."""
 MODULES_TOLD = 12
 """Of a block, where one is not found."""
 
@@ -106,12 +106,13 @@ class RecomputeRegion:
     block: list[int]
 
 
-def regions(facts: StepFacts, which: str) -> list[RecomputeRegion]:
+def regions(facts: StepFacts, which: str, needed: bool = False) -> list[RecomputeRegion]:
     """What a choice runs again.
 
     Args:
         facts: of a training step.
         which: a policy, one followed by ``/n`` for every n-th block, or parts of a block joined by ``+``.
+        needed: of whole blocks, only what their backward needs.
 
     Raises:
         PlanError: the step has nothing of the kind.
@@ -131,7 +132,7 @@ def regions(facts: StepFacts, which: str) -> list[RecomputeRegion]:
     if policy == "selective":
         found = [RecomputeRegion(rows, rows) for rows in _attention_cores(facts)[every - 1 :: every]]
     elif policy in POLICIES:
-        found = [RecomputeRegion(rows, block) for block in chosen for rows in _by_policy(facts, block, policy)]
+        found = [RecomputeRegion(rows, block) for block in chosen for rows in _by_policy(facts, block, policy, needed)]
     else:
         found = _of_parts(facts, chosen, policy)
     if not found:
@@ -140,9 +141,43 @@ def regions(facts: StepFacts, which: str) -> list[RecomputeRegion]:
     return found
 
 
-def _by_policy(facts: StepFacts, block: list[int], policy: str) -> list[list[int]]:
-    rows = block if policy == "full" else _cheap(facts, block, policy == "operators")
+def _by_policy(facts: StepFacts, block: list[int], policy: str, needed: bool) -> list[list[int]]:
+    if policy == "full":
+        rows = _needed_within(facts, block, block) if needed else block
+    elif policy == "projections":
+        rows = _needed_within(facts, block, _after_projections(facts, block))
+    else:
+        rows = _cheap(facts, block, policy == "operators")
     return [rows] if rows else []
+
+
+def _after_projections(facts: StepFacts, block: list[int]) -> list[int]:
+    """A block without what makes the queries, keys and values of its attention, from their products on."""
+    inside, cores = set(block), [rows for rows in _attention_cores(facts) if rows[0] in set(block)]
+    writers, kept = facts.trace.writers(), set[int]()
+    waiting = [maker for rows in cores for maker in writers[rows[0]]]
+    waiting += [maker for rows in cores for maker in writers[rows[-1]] if maker not in rows]
+    while waiting:
+        row = waiting.pop()
+        if row in inside and row not in kept and row >= 0:
+            kept.add(row)
+            waiting += [] if facts.kinds[row] in _PRODUCTS else writers[row]
+    return [row for row in block if row not in kept]
+
+
+def _needed_within(facts: StepFacts, block: list[int], rows: list[int]) -> list[int]:
+    """Those of a block's rows that its own backward needs: what it hands to the next block is kept for that one."""
+    own = {later for row in block for later in facts.derivatives.get(row, ())}
+    inside, wanted, found = set(block), set[int](), []
+    for row in reversed(rows):
+        made = {facts.storage[v] for v in facts.outputs[row]}
+        handed_on = {where for where in made if any(reader not in inside for reader in facts.read_by.get(where, ()))}
+        used = {where for where in made - handed_on if where in facts.touched_by}
+        used |= {where for where in handed_on if own.intersection(facts.touched_by.get(where, ()))}
+        if made & wanted or used:
+            found.append(row)
+            wanted |= {facts.storage[v] for v in facts.inputs[row]}
+    return found[::-1]
 
 
 # --- parts of a block -------------------------------------------------------------------------------------------------

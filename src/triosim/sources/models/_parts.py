@@ -23,6 +23,8 @@ def activate(net: Net, x: Tensor, name: str) -> Tensor:
         return net.silu(x)
     if name == "quick_gelu":
         return net.mul(x, net.sigmoid(net.scaled(x)))
+    if name == "relu2" and net.fused:
+        return net.squared_relu(x)
     if name in ("relu", "relu2"):
         y = net.relu(x)
         return net.mul(y, y) if name == "relu2" else y

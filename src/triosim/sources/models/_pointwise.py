@@ -166,16 +166,18 @@ class PointwiseLayers(AutocastLayers):
         self.derivative(row, (y,), rule)
         return y
 
-    def squared_relu(self, x: Tensor, weight: Tensor) -> Tensor:
-        """max(x, 0)^2 times a weight of each row [rows, 1], in one kernel."""
+    def squared_relu(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """max(x, 0)^2, and perhaps times a weight of each row [rows, 1], in one kernel."""
         y, name = self._like(x), "transformer_engine::squared_relu"
-        row = self.operator(name, ("gate", "weight"), (x, weight), (y,))
+        read = (x,) if weight is None else (x, weight)
+        roles = ("gate", "weight")[: len(read)]
+        row = self.operator(name, roles, read, (y,))
 
         def rule(g: Tensor) -> None:
-            dx, dw = self._like(x, False), self._like(weight, False)
-            self.operator(f"{name}_backward", ("grad_output", "gate", "weight"), (g, x, weight), (dx, dw))
-            self.give(x, dx)
-            self.give(weight, dw)
+            gradients = [self._like(one, False) for one in read]
+            self.operator(f"{name}_backward", ("grad_output", *roles), (g, *read), gradients)
+            for one, gradient in zip(read, gradients, strict=True):
+                self.give(one, gradient)
 
         self.derivative(row, (y,), rule)
         return y
