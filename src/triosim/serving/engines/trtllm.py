@@ -1,6 +1,10 @@
 """TensorRT-LLM's in-flight batching: requests that run go on, whole prompts join while tokens and blocks last.
 
-After its public documentation (batch manager, capacity scheduler and micro-batch scheduler).
+After its public documentation (batch manager, capacity scheduler and micro-batch scheduler).  Attention writes 8 bits
+for a product of 8 bits (``out_scale`` in ``tensorrt_llm/_torch/modules/attention.py``), activations do
+(``_apply_activation`` in ``modules/gated_mlp.py``), and norms where they are part of an all-reduce
+(``RESIDUAL_RMS_NORM_QUANT_FP8`` in ``models/modeling_llama.py``); on one device ``static_quantize_e4m3_per_tensor`` is
+a kernel of its own until a pass of April 2026, which needs torch.compile (its pull requests 14629 and 12674).
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ class TrtLlm(Policy):
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "slots"
+    fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy.

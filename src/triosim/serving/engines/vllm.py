@@ -8,6 +8,8 @@ Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14
 * scheduling ahead: on by default since 0.14.0 (pull request 27614), off before;
 * blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
   ``enable_prefix_caching``, on since version 1);
+* norms and activations that write 8 bits: ``fuse_norm_quant`` and ``fuse_act_quant``, on; ``fuse_attn_quant``, off
+  (https://docs.vllm.ai/en/stable/design/fusions/);
 * layers with a window: ``disable_hybrid_kv_cache_manager`` of ``vllm/config/scheduler.py``, off.
 """
 
@@ -53,6 +55,7 @@ class Vllm(Policy):
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "blocks"
+    fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy."""
