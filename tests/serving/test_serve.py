@@ -151,6 +151,7 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--engine-option", "budget=8"), "(of engine vllm)"),
         ((*TRAFFIC, "--engine-option", "max-tokens=many"), "must be a whole number"),
         ((*TRAFFIC, "--engine", "lightllm", "--pp", "2"), "runs on one pipeline stage"),
+        ((*TRAFFIC, "--engine", "trtllm", "--device", "MI300X"), "runs on devices of NVIDIA, and MI300X is of AMD"),
         ((*TRAFFIC, "--replicas", "0"), "the fleet holds no replica"),
         ((*TRAFFIC, "--tp", "3"), "does not divide the 32 heads"),
         ((*TRAFFIC, "--devices", "1", "--tp", "2"), "has 1"),

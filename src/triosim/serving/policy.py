@@ -56,6 +56,7 @@ class Policy(ABC):
             :mod:`triosim.serving.state_cache`; ``""``: it does not.
         fused_casts: kernels of the engine that write 8 bits where a product of 8 bits follows, of :data:`CASTING`;
             before other such products a kernel of its own casts.
+        vendors: of the devices that the engine runs on; all if there are none.
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
@@ -76,6 +77,7 @@ class Policy(ABC):
     steady: ClassVar[bool] = False
     swaps: ClassVar[bool] = False
     receives: ClassVar[bool] = True
+    vendors: ClassVar[tuple[str, ...]] = ()
     static: ClassVar[bool] = False
     keeps_states: ClassVar[str] = ""
     fused_casts: ClassVar[frozenset[str]] = frozenset()

@@ -42,6 +42,7 @@ class TrtLlm(Policy):
     capacity: str = "no-evict"
     chunked: bool = False
 
+    vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "slots"
