@@ -115,6 +115,29 @@ def test_tensor_parallel_replicas_and_routers() -> None:
         assert all(one["steps"] for one in found["replicas"])
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--tp", "1"), "fleet.toml says what serves: leave out --tp"),  # also what it is by default
+        (("--sweep", "tp=1,2"), "fleet.toml says what serves: leave tp out of --sweep"),
+        (("--sweep", "engine=vllm,sglang"), "fleet.toml says what serves: leave engine out of --sweep"),
+    ],
+)
+def test_what_a_file_of_a_fleet_says_is_not_said_beside_it(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[pool]]\nmodel = "llama-3-8b"\ndevice = "H100"\ntp = 2\n')
+    assert says in run("serve", str(file), *TRAFFIC, *words, code=2).stderr
+    assert '"tp": 2' in run("serve", str(file), *TRAFFIC, "--interval", "off", "--json", "-").stdout
+
+
+def test_a_table_that_a_fleet_does_not_know_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[pool]]\nmodel = "llama-3-8b"\ndevice = "H100"\nengine_options = {max-running = 8}\n')
+    assert "unknown option 'engine_options': did you mean engine_option" in run(
+        "serve", str(file), *TRAFFIC, code=2
+    ).stderr  # fmt: skip
+
+
 def test_a_pipeline_serves() -> None:
     where = ("--system", "dgx-h100", "--pp", "2", "--replicas", "4")
     done = run("serve", "llama-3-8b", *where, *TRAFFIC, "--interval", "off", "--json", "-")

@@ -29,7 +29,17 @@ Batch = list[tuple[Request, int]]
 
 CASTING = ("norm", "all-reduce", "activation", "attention")
 """Kernels that may write 8 bits for the product after them: norms, norms in the kernel that adds up over devices, what
-stands between the products of a feed-forward layer, and attention."""
+stands between the products of a feed-forward layer, and attention.
+
+* vLLM: ``fuse_norm_quant`` and ``fuse_act_quant`` are on, ``fuse_attn_quant`` is off
+  (https://docs.vllm.ai/en/stable/design/fusions/).
+* TensorRT-LLM: attention does (``out_scale`` in ``tensorrt_llm/_torch/modules/attention.py``), activations do
+  (``_apply_activation`` in ``modules/gated_mlp.py``), and norms in an all-reduce (``RESIDUAL_RMS_NORM_QUANT_FP8`` in
+  ``models/modeling_llama.py``); on one device ``static_quantize_e4m3_per_tensor`` is a kernel of its own until a pass
+  of April 2026, which needs torch.compile (its pull requests 14629 and 12674).
+* SGLang: none on NVIDIA GPUs; its issue 31504 of July 2026 counts the kernels that cast, and the fusion with norms of
+  its pull request 32994 is off by default.
+"""
 
 
 @dataclass

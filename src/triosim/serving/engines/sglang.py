@@ -1,8 +1,6 @@
 """SGLang: prompts go before decodes and are not mixed with them; admission keeps room for part of what is to come.
 
-After its public documentation (``schedule-conservativeness``, ``chunked-prefill-size``) and the defaults there.  Before
-every product of 8 bits a kernel of its own casts, on NVIDIA GPUs (its issue 31504 of July 2026 counts them; the fusion
-with norms of its pull request 32994 is off by default).
+After its public documentation (``schedule-conservativeness``, ``chunked-prefill-size``) and the defaults there.
 """
 
 from __future__ import annotations

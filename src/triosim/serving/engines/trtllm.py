@@ -1,10 +1,6 @@
 """TensorRT-LLM's in-flight batching: requests that run go on, whole prompts join while tokens and blocks last.
 
-After its public documentation (batch manager, capacity scheduler and micro-batch scheduler).  Attention writes 8 bits
-for a product of 8 bits (``out_scale`` in ``tensorrt_llm/_torch/modules/attention.py``), activations do
-(``_apply_activation`` in ``modules/gated_mlp.py``), and norms where they are part of an all-reduce
-(``RESIDUAL_RMS_NORM_QUANT_FP8`` in ``models/modeling_llama.py``); on one device ``static_quantize_e4m3_per_tensor`` is
-a kernel of its own until a pass of April 2026, which needs torch.compile (its pull requests 14629 and 12674).
+After its public documentation (batch manager, capacity scheduler and micro-batch scheduler).
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """vLLM version 1: one budget of tokens a step, without phases; running requests first, then waiting ones.
 
 Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14:
-
 * tokens and requests of a step, and what a large device is: ``EngineArgs.get_batch_defaults`` of
   ``vllm/engine/arg_utils.py`` (``UsageContext.OPENAI_API_SERVER``; the A100 is none since pull request 17885);
 * the order of requests: ``SchedulerConfig.policy`` (``"fcfs"``) of ``vllm/config/scheduler.py``;
 * scheduling ahead: on by default since 0.14.0 (pull request 27614), off before;
 * blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
   ``enable_prefix_caching``, on since version 1);
-* norms and activations that write 8 bits: ``fuse_norm_quant`` and ``fuse_act_quant``, on; ``fuse_attn_quant``, off
-  (https://docs.vllm.ai/en/stable/design/fusions/);
 * layers with a window: ``disable_hybrid_kv_cache_manager`` of ``vllm/config/scheduler.py``, off.
 """
 
