@@ -309,7 +309,7 @@ def test_several_models_in_a_fleet(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ('link = "50GB/s"', 'device = "H100-SXM5-80GB"', "leave device and devices out"),
-        ("[network]", "[net]", "net is a table"),
+        ("[network]", "[net]", "unknown option 'net'"),
         ('role = "decode"', 'role = "both"', "roles both, prefill"),
         ('role = "decode"', 'role = "some"', "role 'some' is not known"),
         ('order = "decode-first"', 'order = "first"', "order 'first' is not known"),

@@ -115,6 +115,29 @@ def test_tensor_parallel_replicas_and_routers() -> None:
         assert all(one["steps"] for one in found["replicas"])
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--tp", "1"), "fleet.toml says what serves: leave out --tp"),  # also what it is by default
+        (("--sweep", "tp=1,2"), "fleet.toml says what serves: leave tp out of --sweep"),
+        (("--sweep", "engine=vllm,sglang"), "fleet.toml says what serves: leave engine out of --sweep"),
+    ],
+)
+def test_what_a_file_of_a_fleet_says_is_not_said_beside_it(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[pool]]\nmodel = "llama-3-8b"\ndevice = "H100"\ntp = 2\n')
+    assert says in run("serve", str(file), *TRAFFIC, *words, code=2).stderr
+    assert '"tp": 2' in run("serve", str(file), *TRAFFIC, "--interval", "off", "--json", "-").stdout
+
+
+def test_a_table_that_a_fleet_does_not_know_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[pool]]\nmodel = "llama-3-8b"\ndevice = "H100"\nengine_options = {max-running = 8}\n')
+    assert "unknown option 'engine_options': did you mean engine_option" in run(
+        "serve", str(file), *TRAFFIC, code=2
+    ).stderr  # fmt: skip
+
+
 def test_a_pipeline_serves() -> None:
     where = ("--system", "dgx-h100", "--pp", "2", "--replicas", "4")
     done = run("serve", "llama-3-8b", *where, *TRAFFIC, "--interval", "off", "--json", "-")
@@ -151,6 +174,7 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--engine-option", "budget=8"), "(of engine vllm)"),
         ((*TRAFFIC, "--engine-option", "max-tokens=many"), "must be a whole number"),
         ((*TRAFFIC, "--engine", "lightllm", "--pp", "2"), "runs on one pipeline stage"),
+        ((*TRAFFIC, "--engine", "trtllm", "--device", "MI300X"), "runs on devices of NVIDIA, and MI300X is of AMD"),
         ((*TRAFFIC, "--replicas", "0"), "the fleet holds no replica"),
         ((*TRAFFIC, "--tp", "3"), "does not divide the 32 heads"),
         ((*TRAFFIC, "--devices", "1", "--tp", "2"), "has 1"),

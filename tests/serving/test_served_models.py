@@ -8,12 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import triosim
 from tests.command import run
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.kernels.physical.kinds import price
 from triosim.kernels.work.gemm import gemm
-from triosim.serving.kernel_times import ServingKernels
+from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
 from triosim.serving.model import PRECISIONS, default_weights, served_model
+from triosim.serving.policy import ENGINES, fused_casts
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import priced_step_times
+from triosim.serving.step_times import NO_HOST
 
 DEVICE = catalog.accelerator("H100-SXM5-80GB")
 
@@ -37,27 +43,60 @@ def test_dense_decoders_are_served(name: str, norms: int, head_norms: bool, gate
     assert ("post_norm" in operators) == (norms > 1)
 
 
-def test_norms_and_activations_leave_8_bits_for_the_products_after_them() -> None:
-    """Of a dense layer in fp8 only the product after attention has a kernel that casts before it."""
-    kernels = ServingKernels(served_model("qwen3-8b"), DEVICE, PRECISIONS["fp8"])
+@pytest.mark.parametrize(
+    ("engine", "devices", "apart"),
+    [
+        ("vllm", 1, {"attention_output"}), ("sglang", 1, {"qkv", "attention_output", "up", "down"}),
+        ("trtllm", 1, {"qkv", "up"}), ("trtllm", 2, set()),
+    ],
+)  # fmt: skip
+def test_products_of_8_bits_are_cast_to_as_the_engine_does(engine: str, devices: int, apart: set[str]) -> None:
+    """Of a dense layer in fp8 these products have a kernel of their own that casts; before others a kernel writes 8
+    bits."""
+    fused = fused_casts(engine)
+    kernels = ServingKernels(
+        served_model("qwen3-8b"), DEVICE, PRECISIONS["fp8"], tensor_parallel=devices, fused_casts=fused
+    )
     tokens, model = np.array([2048.0]), kernels.model
     found = kernels.operators(tokens)
-    for name, columns, inner, apart in (
-        ("qkv", 6144, 4096, False), ("attention_output", 4096, 4096, True), ("up", 24576, 4096, False),
-        ("down", 4096, 12288, False),
+    for name, columns, inner in (
+        ("qkv", 6144 / devices, 4096), ("attention_output", 4096, 4096 / devices), ("up", 24576 / devices, 4096),
+        ("down", 4096, 12288 / devices),
     ):  # fmt: skip
         bare, cast = (
             price(replace(gemm(tokens, [columns], [inner], "float8_e4m3fn", casts=casts), b_bytes=np.ones(1)), DEVICE)
             for casts in (False, True)
         )
-        assert found[name][0] == pytest.approx((cast if apart else bare).seconds[0])
+        assert found[name][0] == pytest.approx((cast if name in apart else bare).seconds[0])
         assert bare.seconds[0] < cast.seconds[0]
-    halves = ServingKernels(model, DEVICE, PRECISIONS["bf16"]).operators(tokens)
-    for name in ("input_norm", "post_norm", "activation"):
-        assert found[name][0] < halves[name][0]
-    routed = served_model("qwen3-30b-a3b")  # its router reads the norm in 16 bits
-    norms = [ServingKernels(routed, DEVICE, PRECISIONS[p]).operators(tokens)["post_norm"][0] for p in ("fp8", "bf16")]
-    assert norms[0] == norms[1]
+    halves = ServingKernels(model, DEVICE, PRECISIONS["bf16"], tensor_parallel=devices).operators(tokens)
+    for name, after in (("input_norm", "qkv"), ("post_norm", "up"), ("activation", "down")):
+        assert (found[name][0] < halves[name][0]) == (after not in apart)
+
+
+def test_a_norm_that_a_router_reads_too_writes_16_bits() -> None:
+    norms = [
+        ServingKernels(served_model("qwen3-30b-a3b"), DEVICE, PRECISIONS[of], fused_casts=frozenset({"norm"}))
+        for of in ("fp8", "bf16")
+    ]
+    assert len({float(kernels.operators([2048.0])["post_norm"][0]) for kernels in norms}) == 1
+
+
+def test_fleets_that_share_step_times_do_not_take_those_of_engines_that_cast_otherwise() -> None:
+    machine, model, priced = triosim.system(device="H100", devices=1), served_model("qwen3-8b"), {}
+    found = [
+        priced_step_times(
+            Pool("qwen3-8b", machine, weights="fp8", engine=engine), model, DEVICE, 0, NOTHING_MOVED, NO_HOST, priced
+        )
+        for engine in ("vllm", "sglang")
+    ]
+    assert found[0].kernels.fused_casts != found[1].kernels.fused_casts
+
+
+def test_kernels_that_no_engine_has_cannot_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENGINES.get("vllm"), "fused_casts", frozenset({"norms"}))
+    with pytest.raises(InputError, match=r"fused_casts has norms: give norm, all-reduce"):
+        fused_casts("vllm")
 
 
 @pytest.mark.parametrize(

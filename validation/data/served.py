@@ -70,6 +70,9 @@ SOURCES = {
     ),
 }
 """By the name that rows have."""
+BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview")
+"""Whose steps have the limits of :mod:`validation.data.trtllm_bench`, which were looked up after the first predictions:
+these took those of the server, 8,192 tokens and 2,048 requests."""
 MEASURED = ("ttft_ms", "tpot_ms", "itl_ms", "latency_s", "rate")
 """What may be measured: rate is output tokens a second of all devices; the times are means or medians."""
 

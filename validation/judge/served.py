@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 from validation import command
-from validation.data.served import MEASURED, SOURCES, ServedRow, read
+from validation.data import trtllm_bench
+from validation.data.served import BENCH_SOURCES, MEASURED, SOURCES, ServedRow, read
 
 import triosim
 from triosim.core.errors import InputError
 from triosim.serving.deployment import Deployment, serve
+from triosim.serving.model import served_model
 from triosim.serving.pool import Pool
 from triosim.serving.requests import RequestTable
 from triosim.serving.traffic import traffic
@@ -69,6 +71,12 @@ def predicted(row: ServedRow) -> dict[str, float]:
     if row.engine == "vllm" and tuple(map(int, row.version.split(".")[:2])) < ASYNC_SINCE:
         engine["async-scheduling"] = "off"
     share = row.options.get("utilisation")
+    if row.source in BENCH_SOURCES:
+        most, tokens = trtllm_bench.limits(
+            served_model(row.model), row.weights, row.kv, float(machine.models[0].memory_bytes or 0), total,
+            int(row.prompt), int(row.output), float(share or 0.9),
+        )  # fmt: skip
+        engine |= {"max-running": str(most), "max-tokens": str(tokens)}
     pool = Pool(
         row.model, machine, engine=row.engine, engine_options=engine, tensor_parallel=row.devices,
         attention_ranks=row.ranks, weights=row.weights, kv_cache=row.kv,

@@ -62,7 +62,7 @@ from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
-from triosim.serving.step_times import StepHost, StepShape, StepTimes
+from triosim.serving.step_times import StepShape, StepTimes
 from triosim.serving.vidur_times import ModelShape, VidurTimes, of_columns, of_profiles
 
 Figures = dict[str, Any]
@@ -557,13 +557,16 @@ def silicon(folder: Path) -> Figures:
     for (backend, name, weights, parallel), rows in sorted(groups.items()):
         own = rows[0][0]()
         device = catalog.accelerator("H100-SXM5-80GB")
-        kernels = ServingKernels(own, device, PRECISIONS[weights], tensor_parallel=parallel)
+        policy = _engine(rows[0][1], device)
+        kernels = ServingKernels(
+            own, device, PRECISIONS[weights], tensor_parallel=parallel, fused_casts=policy.fused_casts
+        )
         between = ReplicaCommunication(machine, parallel) if parallel > 1 else None
-        host = _engine(rows[0][1], device).host()
+        host = policy.host()
         times = ModelTimes(kernels, between, engine_host=host)
         causes = [cause for cause in KernelErrors._fields if cause != "network" or parallel > 1]
         others = [
-            _moved_times(own, machine, parallel, weights, host, NOTHING_MOVED._replace(**{cause: 1.0}))
+            _moved_times(own, machine, parallel, weights, policy, NOTHING_MOVED._replace(**{cause: 1.0}))
             for cause in causes
         ]
         errors, within = [], []
@@ -684,13 +687,15 @@ EAGER, EAGER_MARK = ("prompt", "token"), 0.10
 
 
 def _moved_times(
-    model: ServedModel, machine: System, parallel: int, weights: str, host: StepHost, moved: KernelErrors
+    model: ServedModel, machine: System, parallel: int, weights: str, policy: Policy, moved: KernelErrors
 ) -> ModelTimes:
     """Step times whose kernels are off by so much."""
     device = catalog.accelerator("H100-SXM5-80GB")
-    kernels = ServingKernels(model, device, PRECISIONS[weights], tensor_parallel=parallel, moved=moved)
+    kernels = ServingKernels(
+        model, device, PRECISIONS[weights], tensor_parallel=parallel, moved=moved, fused_casts=policy.fused_casts
+    )
     between = ReplicaCommunication(machine, parallel, moved=moved.network) if parallel > 1 else None
-    return ModelTimes(kernels, between, engine_host=host)
+    return ModelTimes(kernels, between, engine_host=policy.host())
 
 
 def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[str, str]) -> tuple[float, float]:

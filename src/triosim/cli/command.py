@@ -62,6 +62,14 @@ def general() -> General:
     return _general.get() or General()
 
 
+_typed: ContextVar[frozenset[str]] = ContextVar("triosim_typed", default=frozenset())
+
+
+def typed_fields() -> frozenset[str]:
+    """Parameters of the command that runs that stand on its command line, if only with their defaults."""
+    return _typed.get()
+
+
 # --- adding a command -------------------------------------------------------------------------------------------------
 
 _Quiet = Annotated[
@@ -134,6 +142,8 @@ class Sentences:
         read_plainly(self.get_params(ctx))  # type: ignore[attr-defined]
         with _sentence(ctx):
             parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        sources = ((name, ctx.get_parameter_source(name)) for name in ctx.params)
+        _typed.set(frozenset(name for name, source in sources if source is not None and source.name == "COMMANDLINE"))
         return parsed
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

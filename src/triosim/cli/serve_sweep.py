@@ -12,7 +12,7 @@ from triosim.cli.fields import check_swept
 from triosim.cli.outputs import write_json
 from triosim.cli.resuming import KnownOutcomes
 from triosim.cli.serve_options import ENGINE, MACHINE, MODEL, TRAFFIC, ServeOptions
-from triosim.cli.served import deployment_of, requests_of
+from triosim.cli.served import OF_FLEET, deployment_of, requests_of
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.worker_processes import ended, worker_processes
 
@@ -113,9 +113,25 @@ def _axes(options: ServeOptions) -> dict[str, tuple[Any, ...]]:
             raise InputError(f"--find fleet finds the {name} itself: leave it out")
         check_swept(options, [field])
         axes[field] = found
+    _check_fleets(options, axes)
     if sized and "tp" not in axes:
         axes["tp"] = SIZES if options.tp == 1 else (options.tp,)
     return axes
+
+
+def _check_fleets(options: ServeOptions, axes: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse to vary what files of fleets say.
+
+    Raises:
+        InputError: an axis is such an option.
+    """
+    from triosim.serving.fleet_file import is_fleet
+
+    files = [model for model in axes.get("model", (options.model,)) if is_fleet(model)]
+    group = {one.name: one.metadata.get("group") for one in fields(ServeOptions)}
+    for name in axes:
+        if files and name != "model" and group[name] in OF_FLEET:
+            raise InputError(f"{files[0]} says what serves: leave {name.replace('_', '-')} out of --sweep")
 
 
 def _several(values: str) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triosim.cli.command import typed_fields
 from triosim.cli.fields import named
 from triosim.cli.serve_options import ENGINE, MACHINE, MODEL, ServeOptions
 from triosim.core.errors import InputError, no_such_file, quoted
@@ -32,7 +34,8 @@ def deployment_of(options: ServeOptions) -> Deployment:
     from triosim.serving.pool import Pool, default_engine
 
     if is_fleet(options.model):
-        given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one)]
+        typed = typed_fields()
+        given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one, typed)]
         if given:
             raise InputError(f"{options.model} says what serves: leave out {', '.join(given)}")
         return fleet_file(Path(options.model))
@@ -129,12 +132,15 @@ def _swap_bytes(options: ServeOptions) -> float:
     return parse_bytes(options.swap_space, "--swap-space")
 
 
-_OF_FLEET = {MODEL, MACHINE, ENGINE}
+OF_FLEET = {MODEL, MACHINE, ENGINE}
+"""Groups of options that a file of a fleet answers."""
 
 
-def _said_of_fleet(options: ServeOptions, one: Field[Any]) -> bool:
-    """Whether an option is given that a file of a fleet answers."""
-    return one.metadata.get("group") in _OF_FLEET and getattr(options, one.name) != one.default
+def _said_of_fleet(options: ServeOptions, one: Field[Any], typed: Container[str]) -> bool:
+    """Whether an option is given that a file of a fleet answers, if only with its default."""
+    if one.metadata.get("group") not in OF_FLEET or "names" not in one.metadata:
+        return False
+    return getattr(options, one.name) != one.default or one.name in typed
 
 
 def _roles(options: ServeOptions) -> list[tuple[str, int]]:

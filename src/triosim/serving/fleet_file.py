@@ -28,7 +28,7 @@ Keys are the options of ``triosim serve`` without their dashes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,9 +214,11 @@ def _options(kind: Any, table: dict[str, Any], where: str) -> Any:
             if len(pairs) < len(texts) or not all(name.strip() and value for name, _, value in pairs):
                 raise InputError(f'{where}: {key} is {quoted(given)}: give a table, as {{ max-tokens = "2048" }}')
             taken[key] = {name.strip(): value.strip() for name, _, value in pairs}
+    known = {one.name for one in fields(kind)}
     for key, value in table.items():
-        if key not in taken:
+        if key not in taken and key.replace("-", "_") in known:
             raise InputError(f"{where}: {key} is a table of {len(value)} keys: give a value")
+        taken.setdefault(key, value)
     return configured(kind, taken, where)
 
 

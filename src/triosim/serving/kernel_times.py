@@ -4,10 +4,9 @@ Serving kernels are fewer than a training forward's: queries, keys and values ar
 residual is added by the kernel that normalizes, new keys and values are stored by a small kernel, and only positions
 that are sampled get logits.  A prompt's chunk and a batch of decodes attend to a paged cache.
 
-Where products have 8 bits, norms and activations write what they leave in 8 bits; before the product after attention,
-and where a router reads the norm too, a kernel of its own casts.  That is vLLM's ``fuse_norm_quant`` and
-``fuse_act_quant``, on by default, and ``fuse_attn_quant``, which is off
-(https://docs.vllm.ai/en/stable/design/fusions/).
+Where products have 8 bits, a kernel of its own casts before each of them, unless the kernel before it writes 8 bits.
+Which of an engine's do, its policy says (:attr:`triosim.serving.policy.Policy.fused_casts`).  Where a router reads the
+norm too, that writes 16 bits.
 """
 
 from __future__ import annotations
@@ -126,6 +125,7 @@ class ServingKernels:
             divide each of its experts.
         held: the clock that a power cap or a clock limit leaves; None at the full clock.
         state_type: element type of states of fixed size, where the model has some.
+        fused_casts: kernels that write 8 bits for a product of 8 bits after them, as of a policy.
     """
 
     model: ServedModel
@@ -139,6 +139,7 @@ class ServingKernels:
     expert_ranks: ExpertRanks = TOGETHER
     held: ThrottledDevice | None = None
     state_type: str = "bfloat16"
+    fused_casts: frozenset[str] = frozenset()
 
     @cached_property
     def halves(self) -> str:
@@ -200,7 +201,7 @@ class ServingKernels:
         model, own = self.model, kind.attention
         size = n * model.width
         norm = self._stream("layer_norm", 2 * size, 2 * size, n, model.width)
-        cast = self._stream("layer_norm", 2 * size, size + self._left * size, n, model.width)
+        cast = self._stream("layer_norm", 2 * size, size + self._left(self._norms_cast) * size, n, model.width)
         found = {"input_norm": cast}
         if own is not None:
             found |= self._latent(own, n) if isinstance(own, ServedLatent) else self._grouped(own, n)
@@ -217,7 +218,7 @@ class ServingKernels:
         heads, kv_heads = self._heads(own)
         query, keys = heads * own.head, kv_heads * own.head
         made = query + 2 * keys + (query if own.gated else 0)
-        found = {"qkv": self._product(n, made, self.model.width, apart=False)}
+        found = {"qkv": self._product(n, made, self.model.width, apart=not self._norms_cast)}
         if own.normed:
             found["head_norm"] = self._stream(
                 "layer_norm", n * (query + keys), n * (query + keys), n * (heads + kv_heads), own.head
@@ -227,7 +228,7 @@ class ServingKernels:
         return found | {
             "rotary": self._stream("elementwise", n * (query + keys), n * (query + keys)),
             "kv_store": self._stream("elementwise", 2 * n * keys, 2 * n * keys),
-            "attention_output": self._product(n, self.model.width, query),
+            "attention_output": self._product(n, self.model.width, query, apart="attention" not in self.fused_casts),
         }
 
     def _stateful(self, own: ServedState, n: NDArray[np.float64]) -> dict[str, Seconds]:
@@ -240,12 +241,12 @@ class ServingKernels:
         values, made = own.values(self.tensor_parallel), own.made(self.tensor_parallel)
         if own.delta:
             found = {
-                "in_proj": self._product(n, made - 2 * heads, self.model.width, apart=False)
+                "in_proj": self._product(n, made - 2 * heads, self.model.width, apart=not self._norms_cast)
                 + self._product(n, 2 * heads, self.model.width, apart=False),
                 "decays": self._stream("elementwise", 2 * n * heads, 4 * n * heads),  # of which results have 32 bits
             }
         else:
-            found = {"in_proj": self._product(n, made, self.model.width, apart=False)}
+            found = {"in_proj": self._product(n, made, self.model.width, apart=not self._norms_cast)}
         if own.regrouped or own.scaled:
             found["in_proj_order" if own.regrouped else "in_proj_scale"] = self._stream(
                 "elementwise", n * made, n * made
@@ -265,30 +266,30 @@ class ServingKernels:
         are turned instead.
         """
         width, heads, both = self.model.width, own.heads / self.tensor_parallel, own.rank + own.rotated
-        queries = heads * (own.size + own.rotated)
+        queries, apart = heads * (own.size + own.rotated), not self._norms_cast
         found: dict[str, Seconds] = {}
         if own.query_rank:
             ranks = own.query_rank + own.rank
-            found["down"] = self._product(n, own.query_rank + both, width, apart=False)
+            found["down"] = self._product(n, own.query_rank + both, width, apart=apart)
             found["latent_norm"] = self._stream("layer_norm", n * ranks, n * ranks, 2 * n, ranks // 2)
-            found["queries"] = self._product(n, queries, own.query_rank, apart=False)
+            found["queries"] = self._product(n, queries, own.query_rank, apart=apart)
         else:
-            found["down"] = self._product(n, queries + both, width, apart=False)
+            found["down"] = self._product(n, queries + both, width, apart=apart)
             found["latent_norm"] = self._stream("layer_norm", n * own.rank, n * own.rank, n, own.rank)
         turned = n * (heads + 1) * own.rotated
         return found | {
             "rotary": self._stream("elementwise", turned, turned),
             "kv_store": self._stream("elementwise", n * both, n * both),
             "heads": self._product(n, heads * (own.size + own.value), own.rank, apart=False),
-            "attention_output": self._product(n, width, heads * own.value),
+            "attention_output": self._product(n, width, heads * own.value, apart="attention" not in self.fused_casts),
         }
 
     def _feed_forward(self, n: NDArray[np.float64], inner: float, routed: bool = False) -> dict[str, Seconds]:
-        ups = 2 if self.model.gated else 1
+        ups, fused = 2 if self.model.gated else 1, "activation" in self.fused_casts
         return {
-            "up": self._product(n, ups * inner, self.model.width, apart=routed),
-            "activation": self._stream("elementwise", ups * n * inner, self._left * n * inner),
-            "down": self._product(n, self.model.width, inner, apart=False),
+            "up": self._product(n, ups * inner, self.model.width, apart=routed or not self._norms_cast),
+            "activation": self._stream("elementwise", ups * n * inner, self._left(fused) * n * inner),
+            "down": self._product(n, self.model.width, inner, apart=not fused),
         }
 
     def _experts(self, n: NDArray[np.float64], own: ServedExperts) -> dict[str, Seconds]:
@@ -538,9 +539,13 @@ class ServingKernels:
         return self._price(work, self.moved.attention)
 
     @property
-    def _left(self) -> float:
-        """What a norm or an activation writes for the product after it, of 16 bits."""
-        return 0.5 * DTYPE_BYTES[self._multiplied(self.model.dense(self.precision))]
+    def _norms_cast(self) -> bool:
+        """Whether norms write 8 bits for the products after them; some only in the kernel that adds up over devices."""
+        return "norm" in self.fused_casts or ("all-reduce" in self.fused_casts and self.tensor_parallel > 1)
+
+    def _left(self, casts: bool) -> float:
+        """What a kernel writes for the product after it, of 16 bits."""
+        return 0.5 * DTYPE_BYTES[self._multiplied(self.model.dense(self.precision))] if casts else 1.0
 
     def _product(self, rows: NDArray, columns: float, inner: float, apart: bool = True) -> Seconds:
         """By weights as stored; ``apart``: a kernel of its own casts what they multiply, where that has 8 bits."""

@@ -27,6 +27,20 @@ T = TypeVar("T")
 Batch = list[tuple[Request, int]]
 """Requests of one step and how many of the tokens that they lack are computed in it."""
 
+CASTING = ("norm", "all-reduce", "activation", "attention")
+"""Kernels that may write 8 bits for the product after them: norms, norms in the kernel that adds up over devices, what
+stands between the products of a feed-forward layer, and attention.
+
+* vLLM: ``fuse_norm_quant`` and ``fuse_act_quant`` are on, ``fuse_attn_quant`` is off
+  (https://docs.vllm.ai/en/stable/design/fusions/).
+* TensorRT-LLM: attention does (``out_scale`` in ``tensorrt_llm/_torch/modules/attention.py``), activations do
+  (``_apply_activation`` in ``modules/gated_mlp.py``), and norms in an all-reduce (``RESIDUAL_RMS_NORM_QUANT_FP8`` in
+  ``models/modeling_llama.py``); on one device ``static_quantize_e4m3_per_tensor`` is a kernel of its own until a pass
+  of April 2026, which needs torch.compile (its pull requests 14629 and 12674).
+* SGLang: none on NVIDIA GPUs; its issue 31504 of July 2026 counts the kernels that cast, and the fusion with norms of
+  its pull request 32994 is off by default.
+"""
+
 
 @dataclass
 class Policy(ABC):
@@ -50,6 +64,9 @@ class Policy(ABC):
             (:class:`triosim.serving.kv_cache.LayerGroups`).
         keeps_states: how it keeps states of fixed size beside the blocks of its cache, one of the ways of
             :mod:`triosim.serving.state_cache`; ``""``: it does not.
+        fused_casts: kernels of the engine that write 8 bits where a product of 8 bits follows, of :data:`CASTING`;
+            before other such products a kernel of its own casts.
+        vendors: of the devices that the engine runs on; all if there are none.
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
@@ -70,8 +87,10 @@ class Policy(ABC):
     steady: ClassVar[bool] = False
     swaps: ClassVar[bool] = False
     receives: ClassVar[bool] = True
+    vendors: ClassVar[tuple[str, ...]] = ()
     static: ClassVar[bool] = False
     keeps_states: ClassVar[str] = ""
+    fused_casts: ClassVar[frozenset[str]] = frozenset()
     hybrid_kv_cache: bool = field(init=False, repr=False, default=False)
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
@@ -177,6 +196,18 @@ ENGINES = Registry("triosim.serving.engines", "triosim.serving.engines", "servin
 """Scheduling policies of tokens by name (``--engine``)."""
 IMAGE_ENGINES = Registry("triosim.serving.image_engines", "triosim.serving.image_engines", "engine of images", Policy)
 """Those of diffusion models, whose tokens are denoising steps."""
+
+
+def fused_casts(engine: str) -> frozenset[str]:
+    """Kernels of an engine, by name or file, that write 8 bits for the products after them.
+
+    Raises:
+        InputError: there is no such engine, or no such kernel.
+    """
+    found = frozenset(ENGINES.chosen(engine).fused_casts)
+    if unknown := sorted(found - set(CASTING)):
+        raise InputError(f"engine {quoted(engine)}: fused_casts has {', '.join(unknown)}: give {', '.join(CASTING)}")
+    return found
 
 
 def _rank(request: Request) -> tuple[int, int]:

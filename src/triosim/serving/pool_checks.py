@@ -7,6 +7,7 @@ from math import inf
 from triosim.core.errors import InputError, quoted
 from triosim.plan import divisors
 from triosim.serving.model import ServedModel, served_model
+from triosim.serving.policy import ENGINES
 from triosim.serving.pool import ROLES, AnyModel, Pool
 from triosim.serving.state_cache import check_states
 
@@ -43,11 +44,26 @@ def checked(pool: Pool) -> ServedModel:
         raise InputError(
             f"--tp {pool.tensor_parallel} does not divide the {model.heads} heads of {pool.model}: choose another"
         )
+    _check_vendor(pool)
     check_states(pool, model)
     _check_ranks(pool, model)
     _check_room(pool)
     _check_measured(pool)
     return model
+
+
+def _check_vendor(pool: Pool) -> None:
+    """Refuse engines on devices of makers whose they do not run on; a device that names none may be anything.
+
+    Raises:
+        InputError: the engine is one.
+    """
+    device, known = pool.system.model(pool.first), ENGINES.chosen(pool.engine).vendors
+    if known and device.vendor and device.vendor not in known:
+        raise InputError(
+            f"the engine {pool.engine} runs on devices of {' and '.join(known)}, and {device.name} is of "
+            f"{device.vendor}: use vllm or sglang"
+        )
 
 
 def _check_measured(pool: Pool) -> None:

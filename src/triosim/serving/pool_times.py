@@ -12,6 +12,7 @@ from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKer
 from triosim.serving.model import ServedModel, kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import OFF, PimKernels
+from triosim.serving.policy import fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
@@ -45,6 +46,7 @@ def _priced_by(
     replica = (
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
+        fused_casts(pool.engine),
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
 
@@ -99,14 +101,16 @@ def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErro
         )
     of_device = (model, device, precision_of(pool.weights), kv_type_of(pool.kv_cache), pool.tensor_parallel)
     apart, kept_in = pool.attention_ranks > 1, state_type(pool, model) or "bfloat16"
+    fused = fused_casts(pool.engine)
     if device.pim is None or pool.pim == OFF:
         kernels = ServingKernels(
-            *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in
-        )
+            *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in,
+            fused_casts=fused,
+        )  # fmt: skip
     elif apart:
         raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
     else:
-        kernels = PimKernels(*of_device, moved=moved, expert_ranks=pool.experts, mode=pool.pim)
+        kernels = PimKernels(*of_device, moved=moved, expert_ranks=pool.experts, mode=pool.pim, fused_casts=fused)
     if pool.power_cap_w is None and pool.clock_hz is None:
         return kernels
     from triosim.serving.clocked import under_limits  # nobody else needs to know what devices draw

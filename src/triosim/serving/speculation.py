@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from random import Random
 from typing import Annotated
@@ -246,12 +246,14 @@ def drafter_of(
     """
     if plan.kind == "ngram":
         return NGram()
-    held = times.kernels.held
-    kernels = ServingKernels(model, device, precision, kv_type, tensor_parallel, moved=moved, held=held)
+    kernels = ServingKernels(
+        model, device, precision, kv_type, tensor_parallel, moved=moved, held=times.kernels.held,
+        fused_casts=times.kernels.fused_casts,
+    )  # fmt: skip
     if plan.kind == "medusa":
         return MedusaHeads(kernels, plan.tokens)
     if plan.kind == "eagle":
-        one = ServingKernels(model.of_one_layer(), device, precision, kv_type, tensor_parallel, moved=moved, held=held)
+        one = replace(kernels, model=model.of_one_layer())
         return DraftModel(ModelTimes(one, times.communication, graphs=times.graphs), one)
     assert plan.model is not None
     small = served_model(plan.model)
@@ -262,7 +264,7 @@ def drafter_of(
         )
     if small.heads % tensor_parallel:
         raise InputError(f"--tp {tensor_parallel} does not divide the {small.heads} heads of {plan.model}")
-    own = ServingKernels(small, device, precision, kv_type, tensor_parallel, moved=moved, held=held)
+    own = replace(kernels, model=small)
     return DraftModel(ModelTimes(own, times.communication, graphs=times.graphs))
 
 

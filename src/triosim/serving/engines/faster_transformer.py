@@ -24,6 +24,7 @@ class FasterTransformer(Policy):
     max_running: int = 128
 
     receives: ClassVar[bool] = False
+    vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
 
     batches: list[list[Request]] = field(init=False, repr=False, default_factory=list)
 

@@ -38,9 +38,11 @@ class TrtLlm(Policy):
     capacity: str = "no-evict"
     chunked: bool = False
 
+    vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "slots"
+    fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy.

@@ -1,7 +1,6 @@
 """vLLM version 1: one budget of tokens a step, without phases; running requests first, then waiting ones.
 
 Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14:
-
 * tokens and requests of a step, and what a large device is: ``EngineArgs.get_batch_defaults`` of
   ``vllm/engine/arg_utils.py`` (``UsageContext.OPENAI_API_SERVER``; the A100 is none since pull request 17885);
 * the order of requests: ``SchedulerConfig.policy`` (``"fcfs"``) of ``vllm/config/scheduler.py``;
@@ -53,6 +52,7 @@ class Vllm(Policy):
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "blocks"
+    fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy."""
