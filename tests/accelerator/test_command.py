@@ -334,3 +334,67 @@ def test_zeros_that_say_nothing_are_refused(body: str, words: str, tmp_path: Pat
     done = run("accelerator", "evaluate", *EXAMPLE, "--also", file, code=2)
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("x = 14", "x = 99999999999"), "has 1,199,999,999,988 compute units: the most is"),
+        (("bandwidth = 16", "bandwidth = 1e-300"), "buffer: read_bandwidth is 1e-300: give words for each cycle"),
+        (('compute = "mac"', 'compute = "mac"\nword_bits = 0'), "mac: word_bits is 0: the least is 1"),
+        (("words = 128", "words = 128\naside = -1"), "aside is -1: give 0 or more"),
+        (("words = 128", "words = 128\nmetadata_words = -4"), "metadata_words is -4: give 0 or more"),
+        (("words = 128", 'words = 128\nkind = "flash"'), "unknown kind of memory 'flash'"),
+        (("words = 128", "words = 128\npj = { read = 1e308 }"), "the energy of read is 1e+308 pJ: the most is 1e+12"),
+        (('"200 MHz"', "true"), "clock: True is no clock: write 200 MHz"),
+        (('"200 MHz"', "1e-300"), "a clock of 1e-300 Hz: give one from 1 Hz"),
+        (('"45nm"', '"999999nm"'), "names no process"),
+        (('store = "registers"', 'store = ""'), "a node has no name: give it one"),
+    ],
+)
+def test_a_design_that_no_chip_has_is_one_sentence(change: tuple[str, str], words: str, tmp_path: Path) -> None:
+    text = EXAMPLE[0].read_text()
+    assert change[0] in text
+    path = tmp_path / "design.toml"
+    path.write_text(text.replace(*change))
+    done = run("accelerator", "evaluate", path, *EXAMPLE[1:], code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('kind = "attention"\nheads = 0\nqueries = 4\nkeys = 4\ndepth = 4', "0 heads, and 0 of keys: the least is 1"),
+        ('kind = "convolution"\nstride = [true, 1]', "is neither a whole number nor two"),
+        ('kind = "convolution"\ngradient = "both"', "known: input, weight or leave it out for the forward pass"),
+        ('kind = "gemm"\nm = 4\nn = 4\nk = 4\nname = ["x"]', "name: ['x'] is no text: give one"),
+    ],
+)
+def test_a_problem_that_cannot_be_is_one_sentence(body: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "problem.toml"
+    path.write_text(f"[problem]\n{body}\n")
+    done = run("accelerator", "map", "eyeriss", path, "--budget", "500", code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_says_nothing_of_a_design_or_an_array_is_refused(tmp_path: Path) -> None:
+    array = ROOT / "examples/accelerator/array.toml"
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[constraint]]\nat = "DRAM"\nfactors = "M=1"\n')
+    for words, sentence in (
+        (("evaluate", array, EXAMPLE[1], "--also", rules), "the files hold constraints, and a systolic array"),
+        (("evaluate", array, EXAMPLE[1], "--also", DATA / "ert.yaml"), "the files hold energies, and a systolic array"),
+        (("evaluate", *EXAMPLE, "--form", "paper"), "--form paper is of systolic arrays, which"),
+        (("map", "eyeriss", EXAMPLE[1], "--also", array), "a design and a systolic array are two devices"),
+        (("map", "eyeriss", EXAMPLE[1], "-o", tmp_path / "best.json"), "is written as .toml or as Timeloop's .yaml"),
+    ):
+        assert sentence in run("accelerator", *words, code=2).stderr
+
+
+def test_a_value_that_is_no_number_is_no_expression(tmp_path: Path) -> None:
+    table = tmp_path / "ert.yaml"
+    table.write_text((DATA / "ert.yaml").read_text().replace("energy: 100", "energy: [1]"))
+    done = run("accelerator", "evaluate", *FILES, "--also", table, code=2)
+    assert "DRAM, read: [1] is no number: give one" in done.stderr

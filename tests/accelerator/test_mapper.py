@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from tests.accelerator.designs import BUFFER, DRAM, MAC, REGISTERS, THREE, energies
 from tests.data import shared
-from triosim.accelerator import mapper
+from triosim.accelerator import mapper, presets
 from triosim.accelerator.architecture import Architecture, FanOut, Store
+from triosim.accelerator.designs import MappingSearch, cost
 from triosim.accelerator.directives import Constraints, LevelConstraint
 from triosim.accelerator.evaluate import costs, evaluate
 from triosim.accelerator.mapspace import primes_of, space
@@ -224,3 +226,24 @@ def test_what_is_found_beats_the_mapping_that_was_published(case):
     rules = mapper.with_keeps(Constraints(), mapping, problem)
     found = mapper.search(design, problem, rules, budget=100_000)
     assert found.best.edp < before.energy_j * before.cycles
+
+
+@pytest.mark.parametrize("objective", ["edp", "pareto"])
+def test_a_search_that_ends_early_says_how_much_it_leaves(objective: str) -> None:
+    """With too few searches side by side nothing says how far a longer one would come."""
+    found = read([presets.known("eyeriss")])
+    problem = gemm("product", m=512, n=768, k=3072)
+    rules = found.constraints.constraints(found.design, problem) if found.constraints else Constraints()
+    short, long = (search(found.design, problem, rules, objective=objective, budget=b) for b in (20, 20_000))
+    assert math.isinf(short.spread)
+    assert mapper.as_json(short, objective)["spread"] is None
+    assert 1 < long.spread < math.inf
+
+
+def test_the_interval_of_an_early_stop_holds_what_a_longer_search_finds(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TRIOSIM_CACHE", str(tmp_path))
+    found = read([presets.known("eyeriss")])
+    problem = gemm("product", m=512, n=768, k=3072)
+    short, long = (cost(found, problem, MappingSearch(budget=b)) for b in (20, 20_000))
+    assert long.cycles < short.cycles
+    assert short.cycles / math.exp(short.open) <= long.cycles

@@ -10,9 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.command import run
+from tests.kernels.calibration.example import pack
 from triosim.cli import measuring
+from triosim.cli.calibrate import _tell_few
 from triosim.cli.main import app
 from triosim.core.errors import InputError
+from triosim.kernels.calibration.pack import text
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "gpt-small-cpu.triosim"
@@ -149,3 +152,32 @@ def test_what_would_measure_something_else_is_refused(words: tuple[str, ...], sa
     done = run("calibrate", *words, cwd=tmp_path, code=2)
     assert said in done.stderr
     assert done.stderr.strip().count("\n") == 0
+
+
+def test_a_pack_from_few_kernels_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """As measured in five seconds: a kernel or two, and all others are predicted as without the pack."""
+    _tell_few(pack(1), "5s", None)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "kernels were measured in 5s, of" in told
+    assert "all others will be predicted as without this pack; give a longer --budget" in told
+    _tell_few(pack(25), "5s", None)
+    assert not capsys.readouterr().out
+
+
+def test_range_is_said_of_networks_from_files_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pack.json"
+    path.write_text(text(pack()))
+    done = run("infer", "gpt2", "--operator-times", path, "--extrapolate", code=2)
+    assert "--extrapolate is of networks from files (ONNX, nn-Meter)" in done.stderr
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_table_of_other_columns_than_commas_is_refused(mark: str, name: str, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(f"arch{mark}ms\nresnet18{mark}1,5\n")
+    phases = tmp_path / "phases.csv"
+    phases.write_text(mark.join(["time", "watts"]) + "\n" + mark.join(["0", "1,5"]) + "\n")
+    for words in (("--few", table), ("--iterations", table), ("--power", phases, "--phases", phases)):
+        done = run("calibrate", *words, "--device", "A100", code=2) if words[0] != "--iterations" else run(
+            "calibrate", *words, code=2)  # fmt: skip
+        assert f"columns are separated by {name}: export it with commas" in done.stderr

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.command import run
 
 JOB = ("train", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--global-batch-size", "8")
@@ -76,3 +78,19 @@ def test_what_does_not_go_together_is_a_sentence(tmp_path: Path) -> None:
         words = ("--sweep", f"{option[0][2:]}=on" if len(option) < 2 else f"{option[0][2:]}=1,2")
         assert f"{option[0]} is given by itself and in --sweep" in run(*JOB, *option, *words, code=2).stderr
     assert "unexpected extra argument" in run(*JOB, "--sweep", "tp=1", "pp", code=2).stderr
+
+
+def test_a_sweep_of_clocks_says_what_plans_take_and_give_for_it(tmp_path: Path) -> None:
+    """Joules are those of a prediction of the plan alone; sweeps of other things have no such columns."""
+    words = ("train", "gpt2", "--system", "dgx-a100")
+    done = run(*words, "--sweep", "clock=none,900MHz", "--json", "plans.json", "--csv", "plans.csv", cwd=tmp_path)
+    assert not done.stdout.strip().startswith("rank")
+    plans = json.loads((tmp_path / "plans.json").read_text())["plans"]
+    alone = json.loads(run(*words, "--clock", "900MHz", "--json", "-").stdout)
+    slow = next(plan["figures"] for plan in plans if plan["asked"]["clock"] == "900MHz")
+    assert slow["energy_j"] == alone["energy"]["node_j"]
+    tokens = alone["throughput"]["tokens_per_s"] * alone["iteration_time_s"]
+    assert slow["tokens_per_j"] == pytest.approx(tokens / slow["energy_j"])
+    assert "energy_j,tokens_per_j,why" in (tmp_path / "plans.csv").read_text().splitlines()[0]
+    assert "tokens/J" in run(*words, "--sweep", "power-cap=none,300W").stdout
+    assert "energy" not in run(*words, "--sweep", "tp=1,2", "--csv", "-").stdout

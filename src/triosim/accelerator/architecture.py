@@ -15,6 +15,27 @@ from triosim.accelerator.problem import OF_ATTENTION, ROLES, Problem
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
+DRAMS = ("DRAM", "DDR4", "HBM2", "GDDR6", "LPDDR4")
+"""Kinds of memories outside the chip."""
+
+KINDS = ("SRAM", "regfile", *DRAMS)
+"""What stores are made of."""
+
+WIDEST_BITS = 2**20
+"""Bits of a word, and words of an access: far more than any memory has, and few enough to be counted with."""
+
+MOST_INSTANCES = 2**30
+"""Copies of a node: more than any chip or wafer holds."""
+
+SLOWEST, FASTEST = 1e-9, 1e15
+"""Words that a port may pass in a cycle.  Beyond these a time is no longer a number of seconds that can be written."""
+
+MOST_J = 1.0
+"""Joules of an action: 1e9 times those of an access to the memory outside of a chip."""
+
+CLOCKS_HZ = (1.0, 1e12)
+"""Between which a clock lies."""
+
 ACTIONS = ("read", "write", "update", "leak", "metadata_read", "metadata_write", "metadata_update")
 """Actions of a store that cost energy; ``leak`` is for a cycle, gated actions cost nothing."""
 
@@ -48,7 +69,7 @@ class Store:
         buffering: copies of each tile: 2 fills one while the other is used.
         cluster_size: instances that one row of the memory serves: an access of all of them is paid once.
         metadata_words: capacity for metadata of compressed tensors; None is unlimited.
-        kind: what it is made of, for energies that nobody states: ``"DRAM"``, ``"SRAM"``, ``"regfile"``.
+        kind: what it is made of, for energies that nobody states: one of :data:`KINDS`.
         aside: number of a group of stores that stand side by side; 0 where it stands alone.
     """
 
@@ -189,37 +210,70 @@ def check(architecture: Architecture) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{where}: two nodes are called {quoted(twice)}: rename one")
+    if not all(names):
+        raise InputError(f"{where}: a node has no name: give it one")
     for node in architecture.nodes:
         at = f"{where}, {node.name}"
         if isinstance(node, FanOut):
             if node.x < 1 or node.y < 1:
                 raise InputError(f"{at}: a fan-out of {node.x} by {node.y}: the least is 1 by 1")
-            continue
-        for what in ("word_bits", "words_per_access", "buffering", "cluster_size"):
-            if getattr(node, what) < 1:
-                raise InputError(f"{at}: {what} is {getattr(node, what)}: the least is 1")
-        if node.capacity_words is not None and node.capacity_words < 1:
-            raise InputError(f"{at}: it holds {node.capacity_words} words: the least is 1")
-        for what in ("read_bandwidth", "write_bandwidth"):
-            rate = getattr(node, what)
-            if rate is not None and not rate > 0:
-                raise InputError(f"{at}: {what} is {rate}: give words for each cycle, above 0, or leave it out")
-        check_energies(node.energies, at)
-    check_energies(architecture.compute.energies, f"{where}, {architecture.compute.name}")
-    if architecture.clock_hz is not None and not 0 < architecture.clock_hz < math.inf:
-        raise InputError(f"{where}: a clock of {architecture.clock_hz} Hz: give one above 0, or leave it out")
+        else:
+            _check_store(node, at)
+    if architecture.compute_instances > MOST_INSTANCES:
+        raise InputError(
+            f"{where}: has {architecture.compute_instances:,} compute units: the most is {MOST_INSTANCES:,}"
+        )
+    at = f"{where}, {architecture.compute.name}"
+    _check_range(architecture.compute.word_bits, "word_bits", at)
+    check_energies(architecture.compute.energies, at)
+    low, high = CLOCKS_HZ
+    if architecture.clock_hz is not None and not low <= architecture.clock_hz <= high:
+        raise InputError(
+            f"{where}: a clock of {architecture.clock_hz:g} Hz: give one from {low:g} Hz to {high:g}, or leave it out"
+        )
+
+
+def _check_range(value: int, what: str, where: str, most: int = WIDEST_BITS) -> None:
+    """Refuse what is not from 1 to ``most``."""
+    if value < 1:
+        raise InputError(f"{where}: {what} is {value}: the least is 1")
+    if value > most:
+        raise InputError(f"{where}: {what} is {value}: the most is {most}")
+
+
+def _check_store(store: Store, where: str) -> None:
+    """Refuse a store that cannot be."""
+    for what in ("word_bits", "words_per_access", "buffering", "cluster_size"):
+        _check_range(getattr(store, what), what, where)
+    if store.capacity_words is not None and store.capacity_words < 1:
+        raise InputError(f"{where}: it holds {store.capacity_words} words: the least is 1")
+    for name in ("metadata_words", "aside"):
+        if (getattr(store, name) or 0) < 0:
+            raise InputError(f"{where}: {name} is {getattr(store, name)}: give 0 or more")
+    if store.kind not in KINDS:
+        raise InputError(f"{where}: {unknown('kind of memory', store.kind, KINDS)}")
+    for what in ("read_bandwidth", "write_bandwidth"):
+        rate = getattr(store, what)
+        if rate is not None and not SLOWEST <= rate <= FASTEST:
+            raise InputError(
+                f"{where}: {what} is {rate}: give words for each cycle, from {SLOWEST:g} to {FASTEST:g}, or leave it "
+                "out for no limit"
+            )
+    check_energies(store.energies, where)
 
 
 def check_energies(energies: Energies, where: str) -> None:
     """Refuse energies that are none.
 
     Raises:
-        InputError: a negative or infinite energy, or one that is not a number.
+        InputError: a negative energy, one above :data:`MOST_J`, or one that is not a number.
     """
     for field in fields(Energies):
         value = getattr(energies, field.name)
-        if value is not None and not 0 <= value < math.inf:
-            raise InputError(f"{where}: the energy of {field.name} is {value / 1e-12:g} pJ: give 0 or more")
+        if value is None or 0 <= value <= MOST_J:
+            continue
+        cure = f"the most is {MOST_J / 1e-12:g}" if value > MOST_J else "give 0 or more"
+        raise InputError(f"{where}: the energy of {field.name} is {value / 1e-12:g} pJ: {cure}")
 
 
 def check_keeps(architecture: Architecture, problems: Sequence[Problem] = ()) -> None:

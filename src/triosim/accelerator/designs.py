@@ -31,7 +31,7 @@ from triosim.core.guarded import content, parse_json
 from triosim.core.outputs import text_output
 from triosim.hardware.accelerator import Accelerator, DeviceDesign
 
-SCHEMA = "triosim/einsum-cost/1"
+SCHEMA = "triosim/einsum-cost/2"
 
 CLOCK_HZ = 1e9
 """Of a design that states none: Timeloop's and Accelergy's own default cycle is a nanosecond."""
@@ -65,7 +65,8 @@ class EinsumCost:
     Attributes:
         cycles: of the best mapping that was found.
         least_cycles: below which no mapping is: all units busy, every word of every tensor moved once.
-        spread: worst over best of the searches side by side, of what was to be small.
+        spread: worst over best of the searches side by side, of what was to be small; where too few ran to tell, down
+            to ``least_cycles``.
         compute_j, chip_j, memory_j: joules of multiplications, of memories on the chip with all leakage, and of the
             outermost memory.
         binds: ``"compute"``, or a store and port.
@@ -282,8 +283,9 @@ def _mapped(design: Architecture, problem: Problem, rules: Constraints, how: Map
     if outer.read_bandwidth is not None:
         read = sum(problem.words(tensor) for tensor in problem.tensors if not tensor.output)
         least = max(least, min(read / outer.read_bandwidth, best.cycles))
+    spread = min(search.spread, max(best.cycles / least, 1.0))
     return EinsumCost(
-        best.cycles, least, search.spread, best.compute_j, best.energy_j - best.compute_j - memory, memory, best.binds
+        best.cycles, least, spread, best.compute_j, best.energy_j - best.compute_j - memory, memory, best.binds
     )
 
 

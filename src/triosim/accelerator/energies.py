@@ -19,13 +19,26 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 
-from triosim.accelerator.architecture import Architecture, AssumedEnergies, Compute, Energies, FanOut, Store, merged
+from triosim.accelerator.architecture import (
+    DRAMS,
+    Architecture,
+    AssumedEnergies,
+    Compute,
+    Energies,
+    FanOut,
+    Store,
+    merged,
+)
 from triosim.core.units import format_bytes
 
 FACTOR = 2.02
 """Of an assumed energy, up and down: the square root of 74.144 / 18.183829 (see above)."""
 
 DEFAULT_NM = 45.0
+
+PROCESSES_NM = (1.0, 10_000.0)
+"""Nanometres of a process: the Intel 4004 of 1971 had ten thousand."""
+
 _PICO = 1e-12
 
 
@@ -36,9 +49,10 @@ def _rows() -> tuple[dict[str, str], ...]:
 
 
 def process_nm(technology: str) -> float | None:
-    """Nanometres that the name of a process holds; None where it holds none."""
-    match = re.search(r"(\d{1,6}(?:\.\d{1,6})?)", technology)
-    return float(match[1]) if match else None
+    """Nanometres that the name of a process holds; None where it holds none, or none of :data:`PROCESSES_NM`."""
+    match = re.search(r"(\d+(?:\.\d+)?)", technology)
+    found = float(match[1]) if match else 0.0
+    return found if PROCESSES_NM[0] <= found <= PROCESSES_NM[1] else None
 
 
 def _line(x: float, points: list[tuple[float, float]]) -> float:
@@ -77,10 +91,6 @@ def _dram_j(kind: str, bits: int) -> tuple[float, float, str]:
     row = row or next(row for row in _rows() if row["component"] == "DRAM")
     scale = bits / 64 * _PICO
     return float(row["low_pj"]) * scale, float(row["high_pj"]) * scale, row["source"]
-
-
-DRAMS = ("DRAM", "DDR4", "HBM2", "GDDR6", "LPDDR4")
-"""Kinds of memories outside the chip."""
 
 
 def completed(architecture: Architecture) -> Architecture:

@@ -46,6 +46,11 @@ LONGEST_S = 7 * 86_400
 ISLANDS = 4
 """Searches side by side, each with a part of the budget."""
 
+TELLING = 3
+"""Searches side by side from which on their spread says how far a longer search would come.  On 20 layers of four ready
+designs the cycles of 300,000 mappings were within it for 39 of 40 budgets of 5,000 and 30,000 (the other was 0.29 below
+where 0.26 were said, in logarithms), and not for 4 of 20 of 2,000, where two searches ran."""
+
 _WEIGHTS = (0.5, 0.0, 1.0, 0.25, 0.75)  # of delay, on the islands of a Pareto search
 _INVALID = 1e6  # score of a mapping that does not fit, before what it exceeds
 
@@ -95,7 +100,8 @@ class Search:
         proposed: those and the ones that did not fit.
         finished: whether the whole budget was used.
         curve: (mappings proposed, best objective so far) of the first island.
-        spread: highest over lowest of the islands' best objectives: what stopping early leaves open.
+        spread: highest over lowest of the islands' best objectives: what stopping early leaves open.  Infinite where
+            they are fewer than :data:`TELLING`; 1 where all mappings were tried.
     """
 
     best: FoundMapping
@@ -315,7 +321,8 @@ def _raced(race: _Race, jobs: _Jobs, budget: int) -> Search:
                 f"there are {count:.3g} mappings, more than the budget of {budget}: raise --budget or take another "
                 "--search"
             )
-        return _joined(jobs.run([(where, budget, i) for i, where in enumerate(spaces)]), objective)
+        tried = jobs.run([(where, budget, i) for i, where in enumerate(spaces)])
+        return _joined(tried, objective, 1.0 if not jobs.interrupted else float("inf"))
     race.most = min(max(int(budget * RACE) // ROUNDS // LEAST, 2), CHOICES)
     choices = race.first()
     ranked: list[Dropped] = choices
@@ -335,7 +342,8 @@ def _raced(race: _Race, jobs: _Jobs, budget: int) -> Search:
     count = max(min(ISLANDS, left // 1000), 1)
     spaces = race.spaces(ranked[:count])
     parts = [(spaces[i % len(spaces)], max(left // count, 1), i) for i in range(count)]
-    return _joined([*jobs.run(parts), *raced], objective)
+    beside = jobs.run(parts)
+    return _joined([*beside, *raced], objective, _spread(beside, objective))
 
 
 class _Race:
@@ -487,7 +495,16 @@ def _run(task: tuple) -> _Island:
     return run_island(*task)
 
 
-def _joined(islands: list[_Island], objective: str) -> Search:
+def _spread(islands: list[_Island], objective: str) -> float:
+    """Highest over lowest of what islands that searched side by side ended with (``Search.spread``)."""
+    if objective == "pareto":  # islands weigh energy and cycles differently: their fronts compare by the product
+        bests = [float(np.log(min(row[0] * row[1] for row in island.front))) for island in islands if island.front]
+    else:
+        bests = [island.best[0] for island in islands if island.best is not None]
+    return float(np.exp(max(bests) - min(bests))) if len(bests) >= TELLING else float("inf")
+
+
+def _joined(islands: list[_Island], objective: str, spread: float) -> Search:
     """What islands found together."""
     bests = [island.best for island in islands if island.best is not None]
     proposed = sum(island.proposed for island in islands)
@@ -505,12 +522,11 @@ def _joined(islands: list[_Island], objective: str) -> Search:
         _, mapping, energy, cycles = min(bests, key=lambda b: b[0])
         best = FoundMapping(mapping, energy, cycles)
         front = [(cycles, energy, mapping)]
-    main = [island.best[0] for island in islands[:ISLANDS] if island.best is not None] or [0.0]
     return Search(
         best=best, front=tuple(FoundMapping(m, e, c) for c, e, m in front),
         evaluated=sum(island.evaluated for island in islands), proposed=proposed,
         finished=all(island.finished for island in islands), curve=tuple(islands[0].curve),
-        spread=float(np.exp(max(main) - min(main))) if objective != "pareto" else 1.0,
+        spread=spread,
     )  # fmt: skip
 
 
@@ -521,7 +537,7 @@ def as_json(found: Search, objective: str) -> dict[str, object]:
         "proposed": found.proposed,
         "evaluated": found.evaluated,
         "finished": found.finished,
-        "spread": found.spread,
+        "spread": found.spread if np.isfinite(found.spread) else None,
         "front": [{"cycles": point.cycles, "energy_j": point.energy_j} for point in found.front],
     }
 

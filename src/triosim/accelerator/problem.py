@@ -241,7 +241,7 @@ def convolution(
         InputError: channels that the groups do not divide, or a gradient of another name.
     """
     if gradient not in _WORK:
-        raise unknown("gradient", gradient, _WORK)
+        raise unknown("gradient", gradient, [one for one in _WORK if one], "or leave it out for the forward pass")
     if groups < 1 or c % groups or m % groups:
         raise InputError(f"{name}: {groups} groups do not divide {c} and {m} channels: give a number that divides both")
     (sp, sq), (dr, ds) = (x if isinstance(x, tuple) else (x, x) for x in (stride, dilation))
@@ -289,9 +289,11 @@ def attention(
         is not work of the array.
 
     Raises:
-        InputError: query heads that do not divide among the heads of keys.
+        InputError: no heads, or query heads that do not divide among the heads of keys.
     """
     kv_heads = kv_heads or heads
+    if heads < 1 or kv_heads < 1:
+        raise InputError(f"{name}: {heads} heads, and {kv_heads} of keys: the least is 1")
     if heads % kv_heads:
         raise InputError(f"{name}: {heads} heads do not divide among {kv_heads} of keys: give a number that divides")
     bounds = {"B": batch, "H": kv_heads, "J": heads // kv_heads, "Q": queries, "K": keys, "D": depth}

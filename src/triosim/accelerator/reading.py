@@ -71,6 +71,8 @@ class Contents:
                            ("hardware", "hardware")):  # fmt: skip
             if getattr(self, what) is not None and getattr(other, what) is not None:
                 raise InputError(f"{where}: holds a second {word}: give one")
+        if (self.array or other.array) and (self.architecture or other.architecture):
+            raise InputError(f"{where}: a design and a systolic array are two devices: give one of them")
         rows = [d.rows for d in (self.constraints, other.constraints) if d]
         return Contents(
             self.architecture or other.architecture, self.array or other.array, self.problems + other.problems,

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
-from triosim.accelerator.energies import DRAMS
+from triosim.accelerator.architecture import DRAMS, Architecture, Energies, FanOut, Store
 from triosim.accelerator.evaluate import Evaluation
 from triosim.accelerator.mapping import LoopMapping, keeps_of
 from triosim.accelerator.problem import Problem

@@ -10,8 +10,10 @@ import typer
 
 from triosim.cli.command import CommandGroup, command, progress_bar, say, wants_summary
 from triosim.cli.outputs import JsonFile, write_json
+from triosim.core.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from triosim.accelerator.architecture import Architecture
     from triosim.accelerator.evaluate import Evaluation
     from triosim.accelerator.mapper import Search
     from triosim.accelerator.problem import Problem
@@ -111,8 +113,9 @@ def evaluate(
         bool, typer.Option("--ragged", help="Loops may multiply to more than a bound; the last tile is cut off.")
     ] = False,
     form: Annotated[
-        str, typer.Option("--form", help="Closed form of systolic arrays: scale-sim (the tool's) or paper.")
-    ] = "scale-sim",
+        str | None, typer.Option("--form", help="Closed form of systolic arrays: scale-sim (the tool's, the default) "
+                                 "or paper.", show_default=False)
+    ] = None,
     json: JsonFile = None,
     stats: Annotated[
         Path | None, typer.Option("--stats", help="Write the fields of Timeloop's statistics, or SCALE-Sim's "
@@ -142,8 +145,11 @@ def evaluate(
         if mapping is not None or ragged:
             given = "--ragged" if mapping is None else str(mapping)
             raise InputError(f"{given}: a systolic array of closed form has its own mapping: leave it out")
-        _evaluate_array(found, form, timing, json, stats, ert)
+        _check_array_takes(found)
+        _evaluate_array(found, form or "scale-sim", timing, json, stats, ert)
     else:
+        if form is not None:
+            raise InputError(f"--form {form} is of systolic arrays, which {design} is not: leave it out")
         from triosim.report.accelerator_page import PlottedCase, write
 
         rows: list[dict[str, Any]] = []
@@ -183,6 +189,23 @@ def _cases(found: Contents, mapping: Path | None, ragged: bool) -> list[Any]:
 def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One result, or several under ``layers``."""
     return rows[0] if len(rows) == 1 else {"schema": "triosim/accelerator-evaluations/1", "layers": rows}
+
+
+def _check_array_takes(found: Contents) -> None:
+    """Refuse what files say that nothing of a closed form is made of.
+
+    Raises:
+        InputError: they hold a mapping, constraints, zeros or energies.
+    """
+    from triosim.core.errors import InputError
+
+    for what, given in (("a mapping", found.mapping), ("constraints", found.constraints), ("zeros", found.sparse),
+                        ("energies", found.energies)):  # fmt: skip
+        if given:
+            raise InputError(
+                f"the files hold {what}, and a systolic array of closed form takes none: describe it as a design, or "
+                "leave them out"
+            )
 
 
 def _evaluate_array(
@@ -246,14 +269,10 @@ def map_(
     page: Report = None,
 ) -> None:  # fmt: skip
     """Look for a mapping of little energy, time, or both; an interruption ends with the best so far."""
-    from dataclasses import replace
-
-    from triosim.accelerator import evaluate as evaluation
-    from triosim.accelerator import mapper, sparse, writing
-    from triosim.accelerator.directives import Constraints
+    from triosim.accelerator import mapper
     from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
-    from triosim.core.outputs import check_distinct, text_output
+    from triosim.core.outputs import check_distinct, is_standard_output
     from triosim.report import accelerator as report
 
     check_distinct({"--json": json, "--output": output, "--report": page},
@@ -262,78 +281,159 @@ def map_(
         raise InputError(f"--workers {workers}: the least is 1")
     if seed < 0:
         raise InputError(f"--seed {seed}: give 0 or more")
-    times: list[float] = []
-    if _is_workload(problem):
-        found = _contents(design, [], also)
-        found, times = _with_layers(found, design, problem)
-    elif not problem.exists():
-        raise InputError(f"{problem}: there is no such file, and no model of that name (triosim models)")
-    else:
-        found = _contents(design, [problem], also)
-    if not found.problems:
-        raise InputError(f"{problem}: holds no problem: give a file with one")
+    if output is not None and not is_standard_output(output) and output.suffix not in (".toml", *_TIMELOOP):
+        raise InputError(f"--output {output}: a mapping is written as .toml or as Timeloop's .yaml: give such a name")
+    how = MappingOptions(objective, search, mapper.parse_budget(budget), seed, timing, workers,
+                         output is not None and output.suffix in _TIMELOOP)  # fmt: skip
+    found, times = _to_map(design, problem, also)
     if output is not None and len(found.problems) > 1:
         raise InputError("--output writes one mapping, and there are several problems: give one of them")
-    architecture = found.design
-    if found.constraints and not times:
-        found.constraints.check_names(found.problems, [str(path) for path in (problem, *(also or []))])
-    rows: list[tuple[Problem, Search, Evaluation, SparseEvaluation | None]] = []
-    left = 0
-    timeloop = output is not None and output.suffix in (".yaml", ".yml")  # whose format cannot say all mappings
-    for one in found.problems:
-        rules = found.constraints.constraints(architecture, one) if found.constraints else Constraints()
-        if found.mapping is not None:
-            rules = mapper.with_keeps(rules, found.mapping.mapping(architecture, one, True, found.constraints), one)
-        rules = replace(rules, one_axis=timeloop)
-        most = mapper.parse_budget(budget)
-        with progress_bar() as say_stage:
-
-            def progress(tried: int, name: str = one.name, say_stage: Callable[[str], None] = say_stage) -> None:
-                say_stage(f"mapping {name}: {tried:,} of {budget}")
-
-            result = mapper.search(
-                architecture, one, rules, objective=objective, searcher=search, budget=most, seed=seed, timing=timing,
-                workers=workers, on_progress=progress,
-            )  # fmt: skip
-        best = mapper.evaluated(architecture, one, result.best, timing)
-        left = 0 if result.finished else len(found.problems) - len(rows) - 1
-        thinned = sparse.evaluate(architecture, one, best.mapping, found.sparse, timing) if found.sparse else None
-        rows.append((one, result, best, thinned))
+    rows: list[MappedProblem] = []
+    for number, one in enumerate(found.problems):
+        rows.append(_mapped(found, one, how, f"{number + 1} of {len(found.problems)}"))
         if wants_summary(json, output) and not times:
-            report.search(result, objective, rich_console())
-            report.evaluation(best, architecture, one, rich_console())
-            if thinned:
-                report.sparse_evaluation(thinned, rich_console())
-        if not result.finished:
+            _show_mapped(rows[-1], objective)
+        if not rows[-1].search.finished:
             break
     if times and wants_summary(json, output):
-        report.layers(
-            [(one, often, best) for (one, _, best, _), often in zip(rows, times, strict=False)], rich_console()
-        )
-    if json is not None:
-        made = [
-            {**evaluation.as_json(best), **often, "search": mapper.as_json(result, objective),
-             "mapping": writing.mapping_rows(best.mapping), **({"sparse": sparse.as_json(thinned)} if thinned else {})}
-            for (_, result, best, thinned), often in zip(
-                rows, [{"times": n} for n in times[: len(rows)]] or [dict[str, float]() for _ in rows], strict=True
-            )
-        ]  # fmt: skip
-        write_json(_together(made), json)
-    if page is not None:
-        from triosim.report.accelerator_page import PlottedCase, write
-
-        write([PlottedCase(best, architecture, one, result) for one, result, best, _ in rows], page)
-    if output is not None:
-        text = writing.timeloop_mapping if timeloop else writing.toml_mapping
-        with text_output(output) as file:
-            file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
+        report.layers([(row.problem, often, row.best) for row, often in zip(rows, times, strict=False)], rich_console())
+    _write_mapped(rows, times, objective, json, page, output)
     say(written("mapping", output) + written("json", json) + written("report", page), output, json)
     notes = found.notes + found.unused
-    if left:
+    if left := len(found.problems) - len(rows):
         notes += (f"interrupted: {left} of {len(found.problems)} problems were not looked at, and are in no sum",)
     if found.sparse:
         notes += ("the search minded no zeros, what it found was evaluated with them",)
     say((f"note: {note}" for note in notes), output, json)
+
+
+_TIMELOOP = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class MappingOptions:
+    """How ``map`` looks for mappings.
+
+    Attributes:
+        objective, searcher, budget, seed, timing, workers: of :func:`triosim.accelerator.mapper.search`.
+        one_axis: whether each dimension runs along one axis of a fan-out, as Timeloop's format says it.
+    """
+
+    objective: str
+    searcher: str
+    budget: int
+    seed: int
+    timing: str
+    workers: int
+    one_axis: bool
+
+
+@dataclass(frozen=True)
+class MappedProblem:
+    """What ``map`` found for one problem; ``thinned`` where zeros are minded."""
+
+    architecture: Architecture
+    problem: Problem
+    search: Search
+    best: Evaluation
+    thinned: SparseEvaluation | None
+
+
+def _to_map(design: str, problem: Path, also: list[Path] | None) -> tuple[Contents, list[float]]:
+    """A design with the problems to map, and how often each runs where they are layers of a workload.
+
+    Raises:
+        InputError: there are none, or a constraint is about what none of them has.
+    """
+    from triosim.core.errors import InputError
+
+    if _is_workload(problem):
+        return _with_layers(_contents(design, [], also), design, problem)
+    if not problem.exists():
+        raise InputError(f"{problem}: there is no such file, and no model of that name (triosim models)")
+    found = _contents(design, [problem], also)
+    if not found.problems:
+        raise InputError(f"{problem}: holds no problem: give a file with one")
+    if found.constraints:
+        found.constraints.check_names(found.problems, [str(path) for path in (problem, *(also or []))])
+    return found, []
+
+
+def _mapped(found: Contents, problem: Problem, how: MappingOptions, place: str) -> MappedProblem:
+    """The best mapping of a problem that a search finds."""
+    from dataclasses import replace
+
+    from triosim.accelerator import mapper, sparse
+    from triosim.accelerator.directives import Constraints
+
+    architecture = found.design
+    rules = found.constraints.constraints(architecture, problem) if found.constraints else Constraints()
+    if found.mapping is not None:
+        stated = found.mapping.mapping(architecture, problem, True, found.constraints)
+        rules = mapper.with_keeps(rules, stated, problem)
+    rules = replace(rules, one_axis=how.one_axis)
+    with progress_bar() as say_stage:
+        result = mapper.search(
+            architecture, problem, rules, objective=how.objective, searcher=how.searcher, budget=how.budget,
+            seed=how.seed, timing=how.timing, workers=how.workers,
+            on_progress=_remaining(f"mapping {problem.name} ({place})", how.budget, say_stage),
+        )  # fmt: skip
+    best = mapper.evaluated(architecture, problem, result.best, how.timing)
+    thinned = sparse.evaluate(architecture, problem, best.mapping, found.sparse, how.timing) if found.sparse else None
+    return MappedProblem(architecture, problem, result, best, thinned)
+
+
+def _remaining(what: str, budget: int, say_stage: Callable[[str], None]) -> Callable[[int], None]:
+    """Says how many mappings were tried, and how long the others will take at that rate."""
+    import time
+
+    from triosim.core.units import format_time
+
+    began = time.monotonic()
+
+    def progress(tried: int) -> None:
+        gone = time.monotonic() - began
+        left = gone * (budget - tried) / tried if tried else 0.0
+        rest = f", about {format_time(left)} left" if left > 10 else ""
+        say_stage(f"{what}: {tried:,} of {budget:,} mappings{rest}")
+
+    return progress
+
+
+def _show_mapped(row: MappedProblem, objective: str) -> None:
+    """Print what was found for one problem."""
+    from triosim.cli.streams import rich_console
+    from triosim.report import accelerator as report
+
+    report.search(row.search, objective, rich_console())
+    report.evaluation(row.best, row.architecture, row.problem, rich_console())
+    if row.thinned:
+        report.sparse_evaluation(row.thinned, rich_console())
+
+
+def _write_mapped(
+    rows: list[MappedProblem], times: list[float], objective: str, json: str | None, page: Path | None,
+    output: Path | None,
+) -> None:  # fmt: skip
+    """Write the files that were asked for."""
+    from triosim.accelerator import evaluate as evaluation
+    from triosim.accelerator import mapper, sparse, writing
+
+    if json is not None:
+        often: list[dict[str, float]] = [{"times": n} for n in times] or [{} for _ in rows]
+        write_json(_together([
+            {**evaluation.as_json(row.best), **said, "search": mapper.as_json(row.search, objective),
+             "mapping": writing.mapping_rows(row.best.mapping),
+             **({"sparse": sparse.as_json(row.thinned)} if row.thinned else {})}
+            for row, said in zip(rows, often, strict=False)
+        ]), json)  # fmt: skip
+    if page is not None:
+        from triosim.report.accelerator_page import PlottedCase, write
+
+        write([PlottedCase(row.best, row.architecture, row.problem, row.search) for row in rows], page)
+    if output is not None:
+        text = writing.timeloop_mapping if output.suffix in _TIMELOOP else writing.toml_mapping
+        _text(text(rows[0].best.mapping, rows[0].architecture, rows[0].problem), output)
 
 
 @command(accelerator_app, "show", short_help="The ready designs, or one in full.")

@@ -178,7 +178,25 @@ def calibrate(options: CalibrateOptions) -> None:
         export(options.export_kernels)
     else:
         pack = _pack(source, options)
+        if source == "run":
+            _tell_few(pack, options.budget, options.output)
         _write(pack, output or Path(f"{_slug(pack.calibration.device.name)}-calibration.json"))
+
+
+FEW_KERNELS = 20
+"""Different kernels below which a pack says next to nothing: of none of its classes can an interval be learned."""
+
+
+def _tell_few(pack: CalibrationPack, budget: str | None, output: Path | None) -> None:
+    """Warn of a pack from so few kernels that most of a model is predicted as without it."""
+    count = sum(len(one.anchors) for one in pack.calibration.learned.values())
+    if count < FEW_KERNELS:
+        classes = ", ".join(one.name for one in pack.calibration.learned.values())
+        say(
+            [f"warning: {count} kernels were measured in {budget or '4m'}, of {classes} alone: all others will be "
+             "predicted as without this pack; give a longer --budget (4m if it is left out)"],
+            output,
+        )  # fmt: skip
 
 
 def _source(options: CalibrateOptions) -> str:

@@ -626,12 +626,13 @@ def rows(source: str, where: str) -> csv.DictReader[str]:
     """The rows of a CSV text by the names in its header; read them within :func:`csv_errors`.
 
     Raises:
-        InputError: two columns have one name, of which only one would be read.
+        InputError: two columns have one name, of which only one would be read, or columns are not separated by commas.
     """
     check_memory(20 * len(source), f"{where}, read as a table,", "give a part of it")
     found = csv.DictReader(io.StringIO(source, newline=""))
     with csv_errors(where, lambda: 1):
         names = [name for name in found.fieldnames or () if name]
+    _check_commas(names, where)
     if len(set(names)) < len(names):
         twice = next(name for at, name in enumerate(names) if name in names[:at])
         raise InputError(f"{where} has two columns {quoted(twice)}: leave one of them away")
@@ -642,14 +643,26 @@ def cells(source: str, where: str) -> Iterator[tuple[int, list[str]]]:
     """The lines of a CSV text without names: their numbers from 1 on, and the cells of each, without blanks.
 
     Raises:
-        InputError: what is to be a line cannot be one.
+        InputError: what is to be a line cannot be one, or columns are not separated by commas.
     """
     check_memory(20 * len(source), f"{where}, read as a table,", "give a part of it")
     number = 1
     with csv_errors(where, lambda: number):
         for row in csv.reader(io.StringIO(source, newline="")):
+            if number == 1:
+                _check_commas(row, where)
             yield number, [cell.strip() for cell in row]
             number += 1
+
+
+def _check_commas(head: Sequence[str], where: str) -> None:
+    """Refuse a table that is separated by something else: read so, its numbers may have decimal commas, and 1,5 would
+    be two cells."""
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        if any(mark in cell for cell in head):
+            raise InputError(
+                f"{where}: columns are separated by {name}: export it with commas between columns and points in numbers"
+            )
 
 
 @contextmanager

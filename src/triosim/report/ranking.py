@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from triosim.core.units import format_bytes, format_time
+from triosim.core.units import format_bytes, format_count, format_time
 from triosim.report.table import Column, TextTable
 from triosim.search.outcome import PlanOutcome
 
@@ -88,7 +88,7 @@ def to_csv(outcomes: Sequence[PlanOutcome]) -> str:
     asked = list(dict.fromkeys(name for outcome in outcomes for name in outcome.asked))
     plain = [outcome.to_dict()["figures"] or {} for outcome in outcomes]
     sizes = list(dict.fromkeys(name for found in plain for name in found.get("sizes", ()) if name not in asked))
-    own = [name for name in next((f for f in plain if f), {}) if name not in ("sizes", "warnings")]
+    own = [name for name in dict.fromkeys(name for f in plain for name in f) if name not in ("sizes", "warnings")]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["rank", *asked, *sizes, *own, "why"])
@@ -141,8 +141,15 @@ def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: Consol
         console.print(rows)
 
 
+def _known(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{format_count(value)}{unit}".strip()
+
+
 def _table(best: Sequence[PlanOutcome], varied: Sequence[str]) -> TextTable:
     heads = [name.replace("_", "-") for name in varied]
+    known = [outcome.figures for outcome in best if outcome.figures is not None]
+    energy = any(one.energy_j is not None for one in known)
+    tokens = any(one.tokens_per_j is not None for one in known)
     table = TextTable([
         Column("", right=True),
         *(Column(head, right=True) for head in heads),
@@ -151,6 +158,8 @@ def _table(best: Sequence[PlanOutcome], varied: Sequence[str]) -> TextTable:
         Column("samples/s", right=True, optional=2),
         Column("mfu", right=True, optional=3),
         Column("memory", right=True, optional=1),
+        *([Column("energy", right=True)] if energy else []),
+        *([Column("tokens/J", right=True, optional=4)] if tokens else []),
         Column("what binds"),
     ])  # fmt: skip
     for place, outcome in enumerate(best, 1):
@@ -164,6 +173,8 @@ def _table(best: Sequence[PlanOutcome], varied: Sequence[str]) -> TextTable:
             "-" if found.samples_per_s is None else f"{found.samples_per_s:.4g}",
             "-" if found.mfu is None else f"{100 * found.mfu:.1f} %",
             format_bytes(found.needed_bytes),
+            *([_known(found.energy_j, "J")] if energy else []),
+            *([_known(found.tokens_per_j)] if tokens else []),
             found.binds,
         )
     return table

@@ -36,6 +36,8 @@ _LAST = ("context", "experts")
 _DERIVED = ("micro-batch-size", *_RULES)
 _LIMITS = {"clock": parse_clock, "power-cap": parse_power}
 """Axes that hold devices to something, and what reads their values; ``none`` leaves them what they have."""
+LIMITED = tuple(_LIMITS)
+"""Their names."""
 _WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
 """Fields whose values are lists, or which are not for a sweep to change."""
 

@@ -10,6 +10,9 @@ from triosim.core.dataclass import dataclass
 from triosim.plan import RunPlan
 from triosim.prediction.result import Breakdown, Result
 
+_ENERGY = ("energy_j", "tokens_per_j")
+"""Figures that are written where they are known."""
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -26,6 +29,9 @@ class Figures:
         context_bytes: what the device's context takes beside that.
         fits: whether that is enough, None where not known.
         warnings: what the user should know, one sentence each.
+        energy_j: joules of an iteration, of all devices, links and hosts; None where nobody asks (a sweep of clocks or
+            power caps does) or a device's power is not known.
+        tokens_per_j: of the global batch; None where either is not known.
         way: ``"simulated"`` as a single prediction is, ``"outlined"`` (:mod:`triosim.search.outline`) or
             ``"evaluated"`` (:mod:`triosim.search.evaluate`).
     """
@@ -46,6 +52,8 @@ class Figures:
     fits: bool | None
     warnings: tuple[str, ...] = ()
     way: str = "simulated"
+    energy_j: float | None = None
+    tokens_per_j: float | None = None
 
     @property
     def needed_bytes(self) -> int:
@@ -78,10 +86,11 @@ class PlanOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        plain = {
-            "number": self.number, "asked": self.asked, "why": self.why,
-            "figures": asdict(self.figures) if self.figures else None,
-        }  # fmt: skip
+        figures = asdict(self.figures) if self.figures else None
+        for name in _ENERGY:
+            if figures is not None and figures[name] is None:
+                del figures[name]
+        plain = {"number": self.number, "asked": self.asked, "why": self.why, "figures": figures}
         return plain if self.result is None else {**plain, "result": self.result}
 
     @staticmethod
@@ -94,19 +103,24 @@ class PlanOutcome:
         found = plain["figures"]
         figures = None
         if found is not None:
-            named = {one.name: found[one.name] for one in fields(Figures) if one.name != "way" or "way" in found}
+            named = {
+                one.name: found[one.name] for one in fields(Figures)
+                if one.name not in ("way", *_ENERGY) or one.name in found
+            }  # fmt: skip
             figures = Figures(**{**named, "warnings": tuple(named["warnings"])})
         return PlanOutcome(plain["number"], plain["asked"], figures, plain["why"], plain.get("result"))
 
 
-def figures(result: Result) -> Figures:
-    """What plans are compared by, of one result."""
-    parts = result.breakdown_s
+def figures(result: Result, with_energy: bool = False) -> Figures:
+    """What plans are compared by, of one result; energy has to be worked out, where it is wanted."""
+    parts, tokens = result.breakdown_s, result.throughput.tokens_per_s
+    used = result.energy if with_energy else None
+    energy_j = None if used is None else used.node_j
     return Figures(
         sizes=sizes_of(result.plan),
         iteration_time_s=result.iteration_time_s,
         samples_per_s=result.throughput.samples_per_s,
-        tokens_per_s=result.throughput.tokens_per_s,
+        tokens_per_s=tokens,
         mfu=result.efficiency.mfu,
         compute_s=parts.compute,
         exposed_communication_s=parts.exposed_communication,
@@ -118,6 +132,8 @@ def figures(result: Result) -> Figures:
         capacity_bytes=result.memory.capacity_bytes,
         fits=result.memory.fits,
         warnings=result.warnings,
+        energy_j=energy_j,
+        tokens_per_j=tokens * result.iteration_time_s / energy_j if tokens is not None and energy_j else None,
     )
 
 

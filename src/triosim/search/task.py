@@ -12,7 +12,7 @@ from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluate_plan
-from triosim.search.grid import limited, with_fields
+from triosim.search.grid import LIMITED, limited, with_fields
 from triosim.search.outcome import Figures, PlanOutcome, figures
 from triosim.search.outline import outline_plan
 from triosim.search.plan_figures import evaluated_figures, outlined_figures
@@ -53,7 +53,7 @@ class PlanTask:
     ) -> None:
         self.workload, self.system, self.detail, self.other_recordings = workload, system, detail, other_recordings
         self.base, self.fidelity = base, fidelity
-        self._systems: dict[tuple[str | None, str | None], System] = {}
+        self._systems: dict[tuple[str | None, ...], System] = {}
 
     def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
         """The plan and its fidelity, or why there is none."""
@@ -80,7 +80,8 @@ class PlanTask:
         formed, fidelity = given
         try:
             system = self.system if isinstance(plan, Plan) else self._limited(plan)
-            if self.detail == "summary":
+            held = not isinstance(plan, Plan) and any(name in plan for name in LIMITED)
+            if self.detail == "summary" and not held:  # of clocks and caps energy is half the question
                 found = self._summary(system, formed, fidelity)
                 if found is not None:
                     return PlanOutcome(number, asked, found)
@@ -88,13 +89,13 @@ class PlanTask:
                 self.workload, system, formed, fidelity, fit=False, other_recordings=self.other_recordings
             )
             whole = result.to_dict() if self.detail == "all" else None
-            return PlanOutcome(number, asked, figures(result), "", whole)
+            return PlanOutcome(number, asked, figures(result, held), "", whole)
         except InputError as error:
             return PlanOutcome(number, asked, None, str(error))
 
     def _limited(self, asked: dict[str, Any]) -> System:
         """The system under the limits that a plan of the sweep asks for: one for all with the same."""
-        key = (asked.get("clock"), asked.get("power-cap"))
+        key = tuple(asked.get(name) for name in LIMITED)
         if key not in self._systems:
             self._systems[key] = limited(self.system, asked)
         return self._systems[key]

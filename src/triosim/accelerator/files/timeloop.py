@@ -16,9 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, FanOut, Store, check_energies
+from triosim.accelerator.architecture import (
+    ACTIONS,
+    DRAMS,
+    Architecture,
+    Compute,
+    Energies,
+    FanOut,
+    Store,
+    check_energies,
+)
 from triosim.accelerator.directives import Directive, Directives, factors, permutation
-from triosim.accelerator.energies import DRAMS
 from triosim.accelerator.problem import Axis, Operand, Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
 from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
@@ -131,12 +139,14 @@ def _attributes(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _number(value: Any, where: str) -> float:
     """A number; what a front end would compute is refused by name."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        if isinstance(value, str):
-            try:
-                return float(value)
-            except ValueError:
-                pass
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{where}: {quoted(value)} is no number: give one")
+    if isinstance(value, str):
         raise InputError(f"{where}: {quoted(value)} is an expression, which is not run: write the number that it makes")
     return value
 

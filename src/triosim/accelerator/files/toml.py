@@ -191,7 +191,7 @@ class _TomlTable:
 
 
 def _architecture(table: _TomlTable, rows: list[_TomlTable]) -> Architecture:
-    name = table.text("name", Path(table.where).stem)
+    name = table.text("name", "") or Path(table.where).stem
     clock = _clock(table)
     technology = table.text("technology", "")
     if technology and not process_nm(technology):
@@ -219,8 +219,10 @@ def _architecture(table: _TomlTable, rows: list[_TomlTable]) -> Architecture:
 
 def _clock(table: _TomlTable) -> float | None:
     value = table.take("clock")
-    if value is None or isinstance(value, int | float):
-        return float(value) if value is not None else None
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
     match = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kMG]?)Hz\s*", str(value))
     if not match:
         raise InputError(f"{table.where}, clock: {quoted(value)} is no clock: write 200 MHz")
@@ -281,12 +283,12 @@ _NEEDED = {"gemm": ("m", "n", "k"), "attention": ("heads", "queries", "keys", "d
 def _problems(row: _TomlTable) -> tuple[Problem, ...]:
     densities = row.table("densities")
     shares = {name: densities.number(name) or 0.0 for name in list(densities.values)}
-    name = row.take("name")
+    name = row.text("name", "")
     with placed(row.where):
         if "einsum" in row.values:
             bounds = row.table("bounds")
             sizes = {key: bounds.whole(key) or 0 for key in list(bounds.values)}
-            found = (problems.einsum(row.text("einsum"), sizes, str(name or ""), shares),)
+            found = (problems.einsum(row.text("einsum"), sizes, name, shares),)
             row.done()
             return found
         kind = row.text("kind")
@@ -300,12 +302,12 @@ def _problems(row: _TomlTable) -> tuple[Problem, ...]:
         if kind == "convolution":
             given |= {key: _pair(row, key) for key in ("stride", "dilation")}
             made: tuple[Problem, ...] = (
-                problems.convolution(str(name or kind), gradient=row.text("gradient", ""), **given),
+                problems.convolution(name or kind, gradient=row.text("gradient", ""), **given),
             )
         elif kind == "gemm":
-            made = (problems.gemm(str(name or kind), **given),)
+            made = (problems.gemm(name or kind, **given),)
         else:
-            made = problems.attention(str(name or kind), **given)
+            made = problems.attention(name or kind, **given)
         row.done()
         known = {tensor.name for p in made for tensor in p.tensors}
         for tensor in shares:
@@ -318,10 +320,9 @@ def _problems(row: _TomlTable) -> tuple[Problem, ...]:
 
 def _pair(row: _TomlTable, key: str) -> int | tuple[int, int]:
     value = row.take(key, 1)
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(x, int) for x in value):
-        return (value[0], value[1])
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    both = value if isinstance(value, list) else [value]
+    if (value is both[0] or len(both) == 2) and all(isinstance(x, int) and not isinstance(x, bool) for x in both):
+        return (both[0], both[-1])
     raise InputError(f"{key}: {quoted(value)} is neither a whole number nor two: give 2 or [2, 1]")
 
 

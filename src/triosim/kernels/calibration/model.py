@@ -99,9 +99,14 @@ class AutoCalibrated(OperatorModel):
 
         Raises:
             InputError: the device is another than the calibrated one, or a network from a file has kernels outside of
-                those that were measured.
+                those that were measured, or ``extrapolate`` is said of what is no network from a file.
         """
         network = job.trace.meta.made_by in NETWORKS
+        if self.extrapolate and not network:
+            raise InputError(
+                "--extrapolate is of networks from files (ONNX, nn-Meter), whose kernels must be like those that were "
+                f"measured; kernels of {job.trace.meta.workload or 'this workload'} need not be: leave it out"
+            )
         strict = network and not self.extrapolate
         model = Auto(CalibratedBaseModel(self.pack.calibration, self.name if strict else ""))
         found = model.price(_on_the_calibrated_device(self.pack, job, self.name))

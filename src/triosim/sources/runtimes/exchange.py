@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from triosim.core import guarded
 from triosim.core.errors import InputError, quoted
 from triosim.core.outputs import binary_output, text_output
@@ -86,7 +88,8 @@ def imported(folder: Path, times: Mapping[str, float], device: str, runtime: str
         threads: that it used.
 
     Raises:
-        InputError: there is no such folder, or a network is unknown, or nothing of use was measured.
+        InputError: there is no such folder, or a network is unknown, was faster than any device could run it, or
+            nothing of use was measured.
     """
     path = folder / LIST
     if not os.path.exists(path):
@@ -106,6 +109,7 @@ def imported(folder: Path, times: Mapping[str, float], device: str, runtime: str
             raise InputError(f"{quoted(name)} is no kernel of {path}: give the table of what was measured from there")
     calls = [times[name] for name, (role, _, _) in rows.items() if role == CALL and name in times]
     call_s = min(calls, default=0.0)
+    _check_rates([(name, graph, times[name]) for name, (_, _, graph) in rows.items() if name in times], path, device)
     known = {_key(graph): times[name] - call_s for name, (_, _, graph) in rows.items() if name in times}
 
     def seconds(graph: WrittenGraph) -> float:
@@ -127,6 +131,30 @@ def imported(folder: Path, times: Mapping[str, float], device: str, runtime: str
         unused = False
     rules = RuntimeRules(runtime, "", threads, call_s, tuple(fusions(chains(), seconds)), unused)
     return KernelBenchmark(kernel_trace(measured, device, runtime), 0.0, {}, threads, rules)
+
+
+def _check_rates(measured: list[tuple[str, WrittenGraph, float]], path: Path, device: str) -> None:
+    """Refuse times in which nothing could have done the work: another unit than the column says, or another kernel.
+
+    Raises:
+        InputError: a network did more FLOP in a second than the catalog's fastest device can in any type.
+    """
+    from triosim.hardware import catalog
+
+    peaks = {name: max(catalog.accelerator(name).peak_flops.values(), default=0.0) for name in catalog.accelerators()}
+    fastest = max(peaks, key=peaks.__getitem__)
+    trace = kernel_trace([(KernelNetwork(name, graph), seconds) for name, graph, seconds in measured], device, "")
+    flop: dict[str, float] = {}
+    for row in np.flatnonzero(trace.operators.flop > 0).tolist():
+        kernel = trace.modules.path[trace.operators.module[row]]
+        flop[kernel] = flop.get(kernel, 0.0) + float(trace.operators.flop[row])
+    for number, (name, _, seconds) in enumerate(measured):
+        rate = flop.get(f"k{number}", 0.0) / seconds
+        if rate > peaks[fastest]:
+            raise InputError(
+                f"{path.parent}: {name} did {flop[f'k{number}']:.3g} FLOP in {seconds:.3g} s, more in a second than "
+                f"{fastest} can: say the unit of the times in the column's name, ms, us or seconds"
+            )
 
 
 def _exported() -> Iterator[tuple[str, str, WrittenGraph]]:
