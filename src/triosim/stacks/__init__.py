@@ -98,6 +98,8 @@ class Stack:
             nothing left to do (``torch.cuda.synchronize``); interleaved schedules exchange once after a forward and the
             backward that follows.
         stages: how blocks are divided among pipeline stages (:data:`CUTS`).
+        own_tokens: whether ranks that divide each expert send the tokens of their own part of the sequence and gather
+            what came; otherwise each sends all of them.
         scattered_transfers: whether a tensor-parallel rank sends only its part of a value to the next stage, which
             gathers the parts there; where the sequence is parallel too, ranks have parts anyway.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
@@ -133,6 +135,7 @@ class Stack:
     blocking_launches: bool = False
     blocking_transfers: bool = False
     stages: str = BALANCED
+    own_tokens: bool = False
     scattered_transfers: bool = False
     vocabulary_multiple: int = 1
     vocabulary_per_rank: bool = False
