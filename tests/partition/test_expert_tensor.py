@@ -12,6 +12,7 @@ from tests.asked import asked
 from triosim import PlanError
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import CompiledJob, prepare
+from triosim.stacks import load
 from triosim.trace.tables import Category, Phase, check
 
 LAYERS, LENGTH, HIDDEN, INNER, EXPERTS, CHOSEN, BF16 = 2, 64, 256, 512, 8, 2, 2
@@ -83,6 +84,23 @@ def test_rows_are_gathered_after_they_came_and_scattered_before_they_go(tp: int,
         gathers = COLLECTIVES[sent.what[number]] == "all_gather"
         assert all((other < number) == gathers for other in same)
         assert len(same) == 1
+
+
+@pytest.mark.parametrize("etp", [0, 4])
+def test_all_ranks_of_the_tensor_axis_send_their_own_tokens(etp: int) -> None:
+    """As Megatron-Core, whose stack says so: a part of what each sends where all tokens are gathered before."""
+    tp, ep = 4, 4
+    job, before = (_job(tp, ep, etp, options={"own_tokens": own}) for own in (True, False))
+    rows = LENGTH // tp * CHOSEN
+    assert _sent(job, "ep") == {
+        ("all_to_all", phase, rows * HIDDEN * BF16): 2 * LAYERS for phase in (Phase.FORWARD, Phase.BACKWARD)
+    }
+    assert {size for _, _, size in _sent(before, "ep")} == {tp * rows * HIDDEN * BF16}
+    assert {size for _, _, size in _sent(job, "etp")} == {tp * rows * HIDDEN * BF16}
+    assert _kept(job, Category.WEIGHT) == _kept(before, Category.WEIGHT)
+    assert _flop(job) == pytest.approx(_flop(_job(tp, ep, 1)), rel=1e-3)
+    stacked = _job(tp, ep, etp, stack=load("megatron-core"))
+    assert {size for _, _, size in _sent(stacked, "ep")} == {rows * HIDDEN * BF16}
 
 
 def test_neighbours_divide_an_expert() -> None:

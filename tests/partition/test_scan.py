@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import triosim
 from tests.asked import asked
 from tests.partition.divided import divided
 from triosim import PlanError
+from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import prepare
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, check
@@ -86,8 +87,77 @@ def test_one_group_is_left_whole_and_told():
     assert own == whole
 
 
-@pytest.mark.parametrize("style", ["gather", "ring", "ulysses"])
-def test_a_sequence_is_not_shared(style):
-    plan = asked(parallelism=("context",), parallelism_options={"cp": 2, "cp_style": style}, host="none")
-    with pytest.raises(PlanError, match=re.escape("pass a state along the sequence (state-space, linear attention)")):
-        prepare(step_of("nemotron-h-8b"), triosim.system("dgx-a100"), *plan)
+SHARED = ("context",)
+
+
+def shared(name, cp, style="gather", rules=SHARED, fused=False, configuration=None, **plan):
+    trace = triosim.model(
+        name, batch_size=1, sequence_length=256, configuration={**CASES[name], **(configuration or {})}, fused=fused
+    )
+    options = {"cp": cp, "cp_style": style} if cp > 1 else {}
+    asking = asked(parallelism=rules if cp > 1 else rules[:-1], parallelism_options=options, host="none", **plan)
+    return prepare(trace, triosim.system("dgx-a100"), *asking)
+
+
+def sent(job):
+    """Phase and bytes of what all-to-alls along the sequence send -> how often."""
+    moved, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
+    rows = zip(moved.axis, moved.what, moved.before, moved.bytes.tolist(), strict=True)
+    return Counter(
+        (int(phases[b]), n) for a, w, b, n in rows if job.mesh.names[a] == "cp" and COLLECTIVES[w] == "all_to_all"
+    )
+
+
+def scanned(job):
+    calls, operators = calls_of(job.step.trace), job.step.trace.operators
+    found = [calls[row].kind in ("scan", "causal-convolution", "gated-norm") for row in range(len(operators))]
+    return float(np.nansum(operators.flop[found]))
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence", *SHARED)}, {"recompute": "full"}])
+@pytest.mark.parametrize("style", ["gather", "ring"])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_that_share_a_sequence_scan_their_heads(name, style, more):
+    whole = shared(name, 1, dp=1, idle_ok=True, **{"rules": SHARED, **more})
+    part = shared(name, 4, style, **more)
+    check(part.step.trace)
+    assert scanned(part) * 4 == pytest.approx(scanned(whole), rel=1e-9)
+    calls = [call for call in calls_of(part.step.trace).unique if call.kind in ("scan", "causal-convolution")]
+    assert {call.shape("zxbcdt", "value", "input")[1] for call in calls} == {256}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_bytes_of_a_state_space_layer_whose_sequence_is_shared(tp):
+    """What the first product makes before and the scan's result after, and the gradients of both: what a rank has."""
+    own, layers = 256 // 4, 2
+    made, result = own * (2 * 8192 + 2 * 8 * 128 + 128) * 2 // tp, own * 8192 * 2 // tp
+    job = shared("nemotron-h-8b", 4, fused=True, tp=tp)
+    assert sent(job) == {(phase, n): layers for phase in (Phase.FORWARD, Phase.BACKWARD) for n in (made, result)}
+    again = shared("nemotron-h-8b", 4, tp=tp)  # mamba_ssm's own backward makes the result again
+    assert sent(again)[Phase.BACKWARD, result] == 2 * layers
+
+
+def test_bytes_of_a_delta_rule_whose_sequence_is_shared():
+    """Queries, keys and values before the convolution; decays in float32, rates; the result."""
+    own, layers = 256 // 4, 3
+    sizes = [own * (2 * 16 * 128 + 32 * 128) * 2, own * 32 * 4, own * 32 * 2, own * 32 * 128 * 2]
+    assert sent(shared("qwen3-next-80b-a3b", 4)) == {
+        (phase, n): layers for phase in (Phase.FORWARD, Phase.BACKWARD) for n in sizes
+    }
+
+
+def test_groups_go_to_all_ranks_whose_heads_read_them():
+    own, layers, groups, cp = 256 // 4, 2, 2, 4
+    job = shared("nemotron-h-8b", cp, fused=True, configuration={"n_groups": groups})
+    assert sent(job)[Phase.FORWARD, own * (2 * 8192 + 2 * cp * 128 + 128) * 2] == layers
+
+
+@pytest.mark.parametrize("more", [{"pp": 2}, {"zero": 3}, {"zero": 1, "tp": 2}])
+def test_a_shared_sequence_goes_with_other_products(more):
+    job = shared("nemotron-h-8b", 2, fused=True, **more)
+    assert set(sent(job).values()) == {2}
+
+
+def test_heads_that_do_not_divide_are_told():
+    with pytest.raises(PlanError, match="of a scan that a rank has do not divide by cp 8"):
+        shared("nemotron-h-8b", 8, configuration={"n_groups": 4})

@@ -167,6 +167,13 @@ def _of_window(one: ScanWork) -> float:
     return one.window * (one.heads * one.head + 2 * one.groups * one.state)
 
 
+def grouped_channels(call: Call) -> dict[str, tuple[int, int]]:
+    """Roles of what a Mamba-2 scan reads that has B and C among its channels: how many channels, of how many groups."""
+    if call.name != _MAMBA:
+        return {}
+    return dict.fromkeys(("zxbcdt", "conv1d_weight", "conv1d_bias"), (_channels_of_groups(call), _groups(call)))
+
+
 def _heads(call: Call) -> int:
     return (call.shape("A_log") or (0,))[0]
 

@@ -57,7 +57,7 @@ class ExpertPairs(Rule):
         found = Megatron().place(facts, placing)
         weights = {weight: dim for weight, dim in found.weights.items() if weight in self.parameters}
         if not weights:
-            why = f": {found.refused[0]}" if found.refused else ""
+            why = f": {found.refused[0]}" if found.refused else ": give etp 1, or own-tokens=off for experts left whole"
             raise PlanError(
                 f"experts: etp {placing.size} cannot divide the experts of {facts.trace.meta.workload or 'the trace'}"
                 f"{why}"

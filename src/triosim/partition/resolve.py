@@ -223,6 +223,9 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
     for name, rule in asked.items():
         names = taken[name]
         own = {key: value for key, value in given.items() if names is None or key.replace("-", "_") in names}
+        of_stack = name == "experts" and plan.stack is not None and plan.stack.own_tokens and "sequence" in asked
+        if of_stack and not {"own_tokens", "own-tokens"} & own.keys():
+            own = {**own, "own_tokens": True}
         rules.append(configured(rule, own, f"parallelism {name}"))
     return rules
 

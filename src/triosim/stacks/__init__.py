@@ -104,6 +104,8 @@ class Stack:
             backward that follows.
         recomputed: what of a block runs again under full recomputation (:data:`RECOMPUTED`).
         stages: how blocks are divided among pipeline stages (:data:`CUTS`).
+        own_tokens: whether ranks that divide each expert send the tokens of their own part of the sequence and gather
+            what came; otherwise each sends all of them.
         scattered_transfers: whether a tensor-parallel rank sends only its part of a value to the next stage, which
             gathers the parts there; where the sequence is parallel too, ranks have parts anyway.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
@@ -141,6 +143,7 @@ class Stack:
     blocking_transfers: bool = False
     recomputed: str = "block"
     stages: str = BALANCED
+    own_tokens: bool = False
     scattered_transfers: bool = False
     vocabulary_multiple: int = 1
     vocabulary_per_rank: bool = False

@@ -12,6 +12,9 @@ Gradients of parameters are sums over ``dp`` and ``cp``, reduced and sharded alo
 * ``usp``: both, all-to-alls among ``cp_ulysses`` neighbours and a ring through the others
   (:mod:`triosim.partition.unified_attention`).
 
+Layers that pass a state along the sequence are scanned by heads in each of these
+(:mod:`triosim.partition.scans_by_heads`).
+
 Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.2; PyTorch's
 ``torch.distributed.tensor.experimental.context_parallel`` with ``allgather``.
 """
@@ -30,10 +33,12 @@ from triosim.operators import SPREAD
 from triosim.partition.experts import routed
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
+from triosim.partition.placements import Shard
 from triosim.partition.replication import Replication
 from triosim.partition.ring_attention import in_blocks, passed_round
 from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
+from triosim.partition.scans_by_heads import ALONG_SEQUENCE, exchanged_scans, rows_by_heads
 from triosim.partition.step import Step
 from triosim.partition.ulysses import exchanged
 from triosim.partition.unified_attention import exchanged_and_passed_round
@@ -93,14 +98,9 @@ class Context(Rule):
         """Inputs and labels along the sequence, and where activations wait.
 
         Raises:
-            PlanError: the sequence is not known, does not divide, or has a state passed along it.
+            PlanError: the sequence is not known or does not divide.
         """
         name, length = facts.trace.meta.workload or "the trace", facts.trace.meta.sequence_length
-        if any(call.kind == "scan" for call in facts.calls.unique):
-            raise PlanError(
-                f"context: {name} has layers that pass a state along the sequence (state-space, linear attention), of "
-                "which cp is not known: use tp with sequence parallelism for long sequences"
-            )
         seeds = sequence_of(facts, length) if length else {}
         if not length or not seeds:
             raise PlanError(
@@ -124,6 +124,12 @@ class Context(Rule):
             if shards and facts.category[value] not in PERSISTENT
             if (shard := next(iter(shards))).size % placing.size == 0
         }
+        by_heads = rows_by_heads(facts)
+        for row in by_heads:
+            for value in facts.outputs[row]:
+                if facts.shapes[value][1:2] == (length,):
+                    own[value] = Shard.whole(1, length)
+        alone |= frozenset(row for row in by_heads if facts.calls[row].kind in ALONG_SEQUENCE)
         return replace(
             placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
             alone=alone, left=frozenset(facts.trace.weights().tolist()),
@@ -135,9 +141,11 @@ class Context(Rule):
         Raises:
             PlanError: it cannot be had so.
         """
-        size, ring = mesh.size("cp"), self._ring(mesh)
-        if size == 1:
-            return step
+        size = mesh.size("cp")
+        return step if size == 1 else exchanged_scans(self._attending(step, mesh, size), size, mesh.row("cp"))
+
+    def _attending(self, step: Step, mesh: Mesh, size: int) -> Step:
+        ring = self._ring(mesh)
         if self.cp_style == "gather":
             return _spread(step)
         if ring == 1:

@@ -6,7 +6,8 @@ the backward sends gradients the same way, a recomputation sends again.  By whic
 :mod:`triosim.partition.dispatch`.  A rank keeps ``experts / ep`` of the experts, their gradients and optimizer states;
 those gradients are reduced along ``edp`` alone, the ranks that have the same experts.
 
-``tp`` divides each expert as it divides other pairs of layers.  With ``etp 1`` experts are whole instead, and ``ep``
+``tp`` divides each expert as it divides other pairs of layers, and each of its ranks sends all tokens; with
+``own_tokens`` each sends those of its part of the sequence, and they gather what came.  With ``etp 1`` experts are whole instead, and ``ep``
 takes its ranks from the tensor axis too: each of its ranks sorts the tokens of its part of the sequence.  With an
 ``etp`` between the two that many neighbours divide each expert: they gather the rows that came to any of them, and
 scatter the sums of what they make of these, before they are sent back.
@@ -46,6 +47,9 @@ class ExpertParallelism(Rule):
     Attributes:
         ep: ranks that have all experts among them.
         etp: ranks that divide each expert: those of the tensor axis (0 or ``tp``), 1 for none, or a part of them.
+        own_tokens: ranks of the tensor axis that divide each expert send the tokens of their own part of the sequence
+            and gather what came to any of them (Megatron-Core); otherwise they gather all tokens before, and each sends
+            them all (torchtitan).
         imbalance: rows of the fullest rank over the mean, 1 or more; all wait for that rank.
         routing: ``uniform``, ``zipf:S`` or a file with a count of tokens for each expert; the rank with most of them
             sets the time, and has ``imbalance`` times that where both are given.
@@ -60,6 +64,7 @@ class ExpertParallelism(Rule):
 
     ep: int = 8
     etp: Annotated[int, AtLeast(0)] = 0
+    own_tokens: bool = False
     imbalance: float = 1.0
     routing: str = UNIFORM
     capacity: Annotated[float, AtLeast(0)] = 0.0
@@ -81,7 +86,7 @@ class ExpertParallelism(Rule):
         if self.etp and tp % self.etp:
             fits = ", ".join(str(n) for n in range(1, tp + 1) if tp % n == 0)
             raise PlanError(f"experts: etp {self.etp} does not divide tp {tp}: sizes that do are {fits}")
-        own, apart = (self.etp, tp > 1) if self._apart(mesh) else (1, False)
+        own, apart = (self.etp or tp, tp > 1) if self._apart(tp) else (1, False)
         base = (*base, "tp") if apart else base
         replicas, about = prod(map(mesh.size, base)), " x ".join(f"{axis} {mesh.size(axis)}" for axis in base)
         if self.ep < 1 or replicas % (self.ep * own):
@@ -133,9 +138,9 @@ class ExpertParallelism(Rule):
             raise PlanError(f"experts: dispatch {self.dispatch} of ep {self.ep} ranks: {said}: give near=N that does")
         return mesh.resplit(("ep",), (("ep_between", self.ep // near), ("ep_within", near)))
 
-    def _apart(self, mesh: Mesh) -> bool:
-        """Whether experts are divided among fewer ranks than other layers, which then have tokens of their own."""
-        return self.etp == 1 or 1 < self.etp < mesh.size("tp")
+    def _apart(self, tp: int) -> bool:
+        """Whether ranks of the tensor axis have tokens of their own: where fewer divide an expert, or it is said so."""
+        return self.own_tokens or self.etp == 1 or 1 < self.etp < tp
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Gradients of experts are reduced along ``edp``.
@@ -154,7 +159,7 @@ class ExpertParallelism(Rule):
 
     @property
     def places(self) -> bool:
-        return self.etp > 0
+        return self.etp > 0 or self.own_tokens
 
     @property
     def pads_experts(self) -> bool:
@@ -166,11 +171,12 @@ class ExpertParallelism(Rule):
         Raises:
             PlanError: tokens are not divided between the layers.
         """
-        if self.etp == placing.size > 1:
+        if not self._apart(placing.size):
             return placing
         if not placing.resting:
+            why = f"etp {self.etp}" if self.etp and not self.own_tokens else "own-tokens"
             raise PlanError(
-                f"experts: with etp {self.etp} ranks of the tensor axis have tokens of their own: give "
+                f"experts: with {why} ranks of the tensor axis have tokens of their own: give "
                 "--sequence-parallel before"
             )
         seeds = sequence_of(facts, facts.trace.meta.sequence_length or 0)
