@@ -256,12 +256,12 @@ SCENARIOS = (
          Figure("memory", memory(0), "GiB"),
          Figure("1F1B, dispatch in 16 bits to each expert: tokens/s and device", tokens_per_device(1), ""),
          Figure("exposed communication", exposed(1), "%")),
-        "As published (sections 3.2, 3.3 and 4.2): the next token but one is predicted too, whose block makes 62, so that "
-        "the first and the last stage, with embedding and head, have three and the others four; DualPipe, dispatch in 8 "
-        "bits to four servers at most, moments in 16 bits, norms, SwiGLU and up-projections run again. What SwiGLU reads "
-        "is kept in 16 bits here, in 8 there, and what attention hands on in 16 and, for the product after it, in 8, "
-        "there in 12. The published hours are those of a whole training, whose "
-        "experts are not loaded alike.",
+        "As published (sections 3.2, 3.3 and 4.2): the next token but one is predicted too, whose block makes 62, "
+        "so that the first and the last stage, with embedding and head, have three and the others four; DualPipe, "
+        "dispatch in 8 bits to four servers at most, moments in 16 bits, norms, SwiGLU and up-projections run "
+        "again. What SwiGLU reads is kept in 16 bits here, in 8 there, and what attention hands on in 16 and, for "
+        "the product after it, in 8, there in 12. The published hours are those of a whole training, whose experts "
+        "are not loaded alike.",
     ),
     *IMAGES,
     *SERVED,

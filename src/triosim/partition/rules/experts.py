@@ -7,10 +7,10 @@ the backward sends gradients the same way, a recomputation sends again.  By whic
 those gradients are reduced along ``edp`` alone, the ranks that have the same experts.
 
 ``tp`` divides each expert as it divides other pairs of layers, and each of its ranks sends all tokens; with
-``own_tokens`` each sends those of its part of the sequence, and they gather what came.  With ``etp 1`` experts are whole instead, and ``ep``
-takes its ranks from the tensor axis too: each of its ranks sorts the tokens of its part of the sequence.  With an
-``etp`` between the two that many neighbours divide each expert: they gather the rows that came to any of them, and
-scatter the sums of what they make of these, before they are sent back.
+``own_tokens`` each sends those of its part of the sequence, and they gather what came.  With ``etp 1`` experts are
+whole instead, and ``ep`` takes its ranks from the tensor axis too: each of its ranks sorts the tokens of its part of
+the sequence.  With an ``etp`` between the two that many neighbours divide each expert: they gather the rows that came
+to any of them, and scatter the sums of what they make of these, before they are sent back.
 
 Sources: Lepikhin et al., GShard (arXiv:2006.16668), section 3; Fedus et al., Switch Transformer (arXiv:2101.03961);
 Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-size``; torchtitan's ``ParallelDims``;
