@@ -11,7 +11,7 @@ import triosim
 from triosim import Fidelity, Plan
 from triosim.operators import kind
 from triosim.partition.gradients import gradients
-from triosim.partition.main_gradients import ACCUMULATOR, ADDS, often, with_main_gradients
+from triosim.partition.main_gradients import ACCUMULATOR, ADDS, AT_ONCE, AT_THE_END, often, with_main_gradients
 from triosim.stacks import Stack
 from triosim.trace.tables import Phase, Trace
 
@@ -42,12 +42,12 @@ def _names(trace: Trace) -> list[str]:
 
 def test_one_micro_batch_adds_nothing() -> None:
     trace = _trace()
-    assert with_main_gradients(trace, Stack(), 1, False) is trace
+    assert with_main_gradients(trace, Stack(), 1) is trace
 
 
 def test_every_gradient_is_added_once_in_its_own_type() -> None:
     trace = _trace()
-    made = with_main_gradients(trace, Stack(), 4, False)
+    made = with_main_gradients(trace, Stack(), 4)
     added = [row for row, name in enumerate(made.operators.name) if name == ADDS]
     assert len(added) - _names(trace).count(ADDS) == len(gradients(trace))
     share = often(made, Stack(), 4)
@@ -56,10 +56,51 @@ def test_every_gradient_is_added_once_in_its_own_type() -> None:
     assert {g.bytes for g in gradients(made)} == {g.bytes for g in gradients(trace)}
 
 
+REDUCED = Stack(reduce="float32")
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_are_added_up_in_the_type_they_are_reduced_in() -> None:
+    """PyTorch's fully_shard copies the first gradient to it and adds the others: 6 bytes a parameter, then 10."""
+    trace = _trace()
+    for stack, item, first in ((Stack(), 2, 0.0), (REDUCED, 4, 0.6)):
+        made = with_main_gradients(trace, stack, 4, AT_THE_END)
+        assert sum(g.bytes for g in gradients(made)) == item * _parameters(trace)
+        assert _names(made).count(ADDS) - _names(trace).count(ADDS) == len(gradients(trace))
+        share = often(made, stack, 4)
+        assert np.count_nonzero(np.isclose(share, (3 + first) / 4)) == len(gradients(trace))
+        assert with_main_gradients(trace, stack, 4, AT_ONCE) is trace
+    for stack in (REDUCED, MAIN):  # what was scattered is freed, and not set to zero
+        assert "aten::_foreach_zero_" not in with_main_gradients(trace, stack, 4, AT_THE_END).operators.name
+
+
+def test_a_single_gradient_that_waits_is_copied_to_the_type_it_is_reduced_in() -> None:
+    trace = _trace()
+    made = with_main_gradients(trace, REDUCED, 1, AT_THE_END)
+    assert np.count_nonzero(np.isclose(often(made, REDUCED, 1), 0.6)) == len(gradients(trace))
+    assert with_main_gradients(trace, Stack(), 1, AT_THE_END) is trace
+    single = _trace("float32")
+    assert with_main_gradients(single, REDUCED, 1, AT_THE_END) is single
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_whole_gradients_of_a_pipeline_take_the_memory_of_their_type(zero: int) -> None:
+    """Two bytes more for each parameter of a stage; parts of them would be a quarter of that, and a block's buffer."""
+    sizes = {**SMALL, "num_hidden_layers": 8, "vocab_size": 128}
+    trace = triosim.model("llama", batch_size=1, sequence_length=256, precision="bfloat16", configuration=sizes)
+    single, own = (
+        triosim.simulate(
+            trace, triosim.system("hgx-a100"), Plan(stack=stack, zero=zero, pp=2, dp=4, micro_batches=4),  # type: ignore[arg-type]
+            Fidelity(host="none"), fit=False,
+        ).memory.allocated_bytes
+        for stack in (REDUCED, Stack())
+    )  # fmt: skip
+    assert single - own > 0.9 * 2 * _parameters(trace) / 2
+
+
 def test_main_gradients_are_float32_and_there_throughout() -> None:
     trace = _trace()
     for stack in (MAIN, FUSED):
-        made = with_main_gradients(trace, stack, 1, False)
+        made = with_main_gradients(trace, stack, 1)
         assert sum(g.bytes for g in gradients(made)) == 4 * _parameters(trace)
         assert "aten::_foreach_zero_" in made.operators.name
         optimizer = np.flatnonzero(made.operators.phase == Phase.OPTIMIZER)
@@ -69,7 +110,7 @@ def test_main_gradients_are_float32_and_there_throughout() -> None:
 
 def test_a_product_adds_what_it_makes_where_that_is_fused() -> None:
     trace = _trace()
-    apart, fused = (with_main_gradients(trace, stack, 1, False) for stack in (MAIN, FUSED))
+    apart, fused = (with_main_gradients(trace, stack, 1) for stack in (MAIN, FUSED))
     products = sum(1 for name in _names(trace) if kind(name) == "linear")
     with_accumulator = [
         row for row in range(len(fused))
@@ -85,20 +126,18 @@ def test_a_product_adds_what_it_makes_where_that_is_fused() -> None:
 def test_products_add_to_main_gradients_of_16_bits(precision: str) -> None:
     """There throughout, 2 bytes a parameter; every product adds as often as it runs, and nothing is added apart."""
     trace = _trace(precision)
-    single = with_main_gradients(_trace(), FUSED, 4, False)
-    made = with_main_gradients(trace, Stack(gradients="parameter-fused"), 4, False)
+    single = with_main_gradients(_trace(), FUSED, 4)
+    made = with_main_gradients(trace, Stack(gradients="parameter-fused"), 4)
     assert sum(g.bytes for g in gradients(made)) == 2 * _parameters(trace)
     assert _names(made).count(ADDS) == _names(single).count(ADDS)
     assert "aten::_foreach_zero_" in made.operators.name
     assert (often(made, Stack(gradients="parameter-fused"), 4) == 1).all()
-    assert float(made.operators.bytes.sum()) < float(
-        with_main_gradients(trace, Stack(), 4, False).operators.bytes.sum()
-    )
+    assert float(made.operators.bytes.sum()) < float(with_main_gradients(trace, Stack(), 4).operators.bytes.sum())
 
 
 def test_float16_is_added_up_in_its_own_type() -> None:
     trace = _trace("float16")
-    made = with_main_gradients(trace, Stack(gradients="float32", loss_scale=True), 4, False)
+    made = with_main_gradients(trace, Stack(gradients="float32", loss_scale=True), 4)
     assert sum(g.bytes for g in gradients(made)) == 2 * _parameters(trace)
     assert "aten::_amp_foreach_non_finite_check_and_unscale_" in made.operators.name
     assert "aten::_amp_foreach_non_finite_check_and_unscale_" not in with_main_gradients(
@@ -108,7 +147,7 @@ def test_float16_is_added_up_in_its_own_type() -> None:
 
 def test_clipping_reads_all_gradients_and_writes_them() -> None:
     trace = _trace()
-    made = with_main_gradients(trace, Stack(clip=True), 1, False)
+    made = with_main_gradients(trace, Stack(clip=True), 1)
     rows = {name: row for row, name in enumerate(made.operators.name)}
     each = 2 * _parameters(trace)
     assert made.operators.bytes[rows["aten::_foreach_norm"]] == pytest.approx(each)

@@ -15,6 +15,7 @@ from triosim.fidelity import Fidelity
 from triosim.search.bounds import PlanBounds
 from triosim.search.grid import with_fields
 from triosim.search.space import Candidate, PlanSpace
+from triosim.stacks import load
 from triosim.trace.blocks import blocks
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8}
@@ -45,16 +46,24 @@ def _plans(name: str, sequence: int, servers: int) -> list[Candidate]:
 
 
 @cache
-def _bounds(name: str, sequence: int, servers: int) -> PlanBounds:
-    base = Plan(global_batch_size=BATCH, training=True)
+def _bounds(name: str, sequence: int, servers: int, stack: str | None = None) -> PlanBounds:
+    base = Plan(global_batch_size=BATCH, training=True, stack=stack and load(stack))
     return PlanBounds(_workload(name, sequence), triosim.system("dgx-a100", servers), base, Fidelity())
 
 
 @settings(max_examples=12)
-@given(st.sampled_from(sorted(MODELS)), st.sampled_from((256, 2048)), st.sampled_from((1, 2)), st.floats(0, 1))
-def test_no_plan_takes_less_than_is_said(name: str, sequence: int, servers: int, place: float) -> None:
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.sampled_from((256, 2048)),
+    st.sampled_from((1, 2)),
+    st.floats(0, 1),
+    st.sampled_from((None, "torchtitan")),
+)
+def test_no_plan_takes_less_than_is_said(
+    name: str, sequence: int, servers: int, place: float, stack: str | None
+) -> None:
     plans = _plans(name, sequence, servers)
-    one, bounds = plans[min(int(place * len(plans)), len(plans) - 1)], _bounds(name, sequence, servers)
+    one, bounds = plans[min(int(place * len(plans)), len(plans) - 1)], _bounds(name, sequence, servers, stack)
     plan, fidelity = with_fields(bounds._base, Fidelity(), one.asked)
     try:
         result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)

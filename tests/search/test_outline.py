@@ -209,6 +209,8 @@ def test_equal_blocks_are_outlined_as_blocks(machine: triosim.System, stages: tu
     [
         ("megatron-core", None, {"tp": 2, "recompute": "selective"}),
         ("torchtitan", "none", {"tp": 2}),
+        ("torchtitan", "none", {"tp": 1, "zero": 2}),
+        ("torchtitan", "none", {"tp": 1, "zero": 3}),
         ("nemo", None, {"tp": 2, "zero": 1, "schedule": "interleaved-1f1b"}),
     ],
 )

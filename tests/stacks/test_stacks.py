@@ -260,7 +260,7 @@ def test_float16_gradients_may_be_copied_before_the_optimizer() -> None:
     stack = load("megatron-2021")
     for precision, copies in (("float16", True), ("bfloat16", False)):
         trace = triosim.model("gpt2", batch_size=1, sequence_length=64, precision=precision)
-        made = with_main_gradients(trace, stack, 2, sharded=False)
+        made = with_main_gradients(trace, stack, 2)
         operators, values = made.operators, made.values
         rows = [
             row for row, name in enumerate(operators.name)

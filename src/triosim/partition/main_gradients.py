@@ -9,6 +9,11 @@ The step becomes another step, with these operators in it; time and memory follo
   (``lp.grad.data.to(hp_grad.dtype)``) and adds the copy: 18 bytes a parameter are moved instead of 10.  Megatron-LM's
   ``gradient_accumulation_fusion`` lets the product that makes a weight's gradient add it, to main gradients of either
   type.
+* Where gradients are scattered among the replicas in every micro-batch, nothing whole is added up.  In a pipeline they
+  wait for the last one, whole, and PyTorch's ``fully_shard`` adds them up in the type in which it reduces: the first
+  is copied to it, the others are added (``to_accumulated_grad_if_needed``, ``accumulate_unsharded_grad_if_needed`` in
+  ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``); what they are added to is there from the first backward to
+  the reduction.
 * Before the optimizer, float16 gradients are copied to float32 by those who keep master weights of their own
   (Megatron-LM's ``_copy_model_grads_to_main_grads``, Apex), which is what the rest works on; the copies are freed after
   the step.  Gradients are checked and unscaled (float16 with a scaled loss), their norm is found, and they are
@@ -31,40 +36,51 @@ from triosim.partition.gradients import Gradient, gradients
 from triosim.stacks import Stack
 from triosim.trace.calls import count_work
 from triosim.trace.repeated import ROOM
-from triosim.trace.tables import NONE, Category, Phase, Trace
+from triosim.trace.tables import ITEM_BYTES, NONE, Category, Phase, Trace
 
 ADDS, CASTS = "aten::add_", "aten::_to_copy"
 ACCUMULATOR = "accumulator"
 """Role of what a product adds its result to."""
 _PRODUCTS = ("aten::mm",)
 _SIXTEEN = (DTYPE_CODE["float16"], DTYPE_CODE["bfloat16"])
+NEVER, AT_ONCE, AT_THE_END = "never", "at once", "at the end"
+"""When gradients are scattered among the replicas: not, in every micro-batch, or after the last one."""
 
 
-def with_main_gradients(trace: Trace, stack: Stack, micro_batches: int, sharded: bool) -> Trace:
+def when_scattered(scattered: bool, waits: bool) -> str:
+    """When gradients that are scattered, or not, are."""
+    return (AT_THE_END if waits else AT_ONCE) if scattered else NEVER
+
+
+def with_main_gradients(trace: Trace, stack: Stack, micro_batches: int, scattered: str = NEVER) -> Trace:
     """The step with what ``stack`` does with its gradients; one object for all plans that do the same with them.
 
     Args:
         trace: a training step of one micro-batch.
         stack: what is done.
         micro_batches: how often the step's forward and backward run before the optimizer.
-        sharded: whether gradients are scattered among the replicas as soon as they are made, so that nothing whole is
-            added up.
+        scattered: when gradients are scattered among the replicas (:data:`NEVER`, :data:`AT_ONCE`, so that nothing
+            whole is added up, or :data:`AT_THE_END`).
     """
-    return _with_main_gradients(trace, stack, micro_batches > 1, sharded)
+    return _with_main_gradients(trace, stack, micro_batches > 1, scattered)
 
 
 @kept(64, room=ROOM, size=len)
-def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: bool) -> Trace:
+def _with_main_gradients(trace: Trace, stack: Stack, several: bool, scattered: str) -> Trace:
     """The step where there are several micro-batches, or one."""
     found = gradients(trace)
     if not found or not np.any(trace.operators.phase == Phase.OPTIMIZER):
         return trace
     edit, mode = _Edit(trace), _mode(trace, stack)
     latest = {g.parameter: edit.read_by_optimizer(g) for g in found}
-    if not sharded:
+    if scattered != AT_ONCE:
+        reduced = stack.reduce if scattered == AT_THE_END else "gradient"
         if mode != "parameter":
             for g in found:
                 edit.to_main(g, latest, mode)
+        elif reduced != "gradient":
+            for g in found:
+                edit.add_in_type(g, latest, DTYPE_CODE[reduced], several)
         elif several:
             for g in found:
                 edit.add_in_place(g, latest)
@@ -77,7 +93,7 @@ def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: boo
     if stack.clip:
         edit.norm(order, latest)
         edit.overwrite("aten::_foreach_mul_", order, latest)
-    if mode != "parameter" and not sharded:
+    if mode != "parameter" and scattered == NEVER:
         edit.zero(order, latest)
     return edit.build() if edit.changed else trace
 
@@ -92,18 +108,23 @@ def _mode(trace: Trace, stack: Stack) -> str:
 def often(trace: Trace, stack: Stack, micro_batches: int) -> NDArray[np.float64]:
     """Part of the micro-batches in which each operator runs, shape ``(operators,)``.
 
-    Gradients in the parameters' type are handed over in the first micro-batch and added in the others; the time of an
-    addition is spread over all.
+    Gradients in the parameters' type are handed over in the first micro-batch, or copied to the type in which they are
+    added up, and added in the others; the time of an addition is spread over all, and that of a copy is told by the
+    bytes that it moves.
     """
     out = np.ones(len(trace))
-    if _mode(trace, stack) != "parameter" or micro_batches < 2:
+    if _mode(trace, stack) != "parameter":
         return out
     operators, values = trace.operators, trace.values
     adds = np.array([name == ADDS for name in operators.name], bool)
     rows = np.flatnonzero(adds & (operators.phase == Phase.BACKWARD) & (operators.outputs.lengths() > 0))
     made = operators.outputs.values[operators.outputs.offsets[rows]]
     summed = (values.category[made] == Category.GRADIENT) & (values.of[made] >= 0)
-    out[rows[summed]] = (micro_batches - 1) / micro_batches
+    rows, made = rows[summed], made[summed]
+    added = operators.inputs.values[operators.inputs.offsets[rows] + 1]
+    one, whole = ITEM_BYTES[values.dtype[added]], ITEM_BYTES[values.dtype[made]]
+    copied = np.where(values.dtype[added] == values.dtype[made], 0.0, (one + whole) / (one + 2.0 * whole))
+    out[rows] = (micro_batches - 1 + copied) / micro_batches
     return out
 
 
@@ -191,6 +212,11 @@ class _Edit:
     def add_in_place(self, g: Gradient, latest: dict[int, int]) -> None:
         """Each micro-batch's gradient is added to what is there, in its own type."""
         self._accumulate(g, latest, int(self.dtype[latest[g.parameter]]))
+
+    def add_in_type(self, g: Gradient, latest: dict[int, int], dtype: int, several: bool) -> None:
+        """Gradients of another type than the one they are added up in are copied to it, if only to be reduced."""
+        if several or dtype != int(self.dtype[latest[g.parameter]]):
+            self._accumulate(g, latest, dtype)
 
     def to_main(self, g: Gradient, latest: dict[int, int], mode: str) -> None:
         """Gradients are added to what is there throughout, in the way that is called ``mode``."""

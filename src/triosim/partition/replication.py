@@ -66,6 +66,8 @@ class Replication:
         weights: whether gradients and parameters are Shard too.
         regathers: whether a parameter that a forward gathered is freed after it and gathered again in the backward
             (``reshard_after_forward`` of PyTorch's ``fully_shard``).
+        waits: whether gradients that are Shard are whole until all micro-batches have added to them, and only then
+            scattered, as in PyTorch's pipelines.
         modules: which parameters are gathered together, and how far ahead.
         path: collectives that make a gradient which is Partial over all replicas what its state needs, in order, each a
             kind and an axis; empty for those that follow from the placements.
@@ -87,6 +89,7 @@ class Replication:
     states: bool = False
     weights: bool = False
     regathers: bool = False
+    waits: bool = False
     modules: GatheredModules = field(default_factory=GatheredModules)
     path: tuple[tuple[str, str], ...] = ()
     every: int = 1

@@ -254,8 +254,12 @@ def completed(rules: Sequence[Rule], step: Step, mesh: Mesh) -> Step:
 
 
 def replication(rules: Sequence[Rule], mesh: Mesh) -> Replication:
-    """What the rules place among the replicas."""
+    """What the rules place among the replicas.
+
+    With a pipeline gradients in shards wait for the last micro-batch: ``torch.distributed.pipelining`` turns the
+    reductions of every backward off and runs them when all are done (``stage.py``, ``perform_reduce_grad``).
+    """
     placed = Replication()
     for rule in rules:
         placed = checked_replication(rule, rule.replicate(mesh, placed), mesh)
-    return placed
+    return replace(placed, waits=True) if placed.weights and mesh.size("pp") > 1 else placed

@@ -17,7 +17,7 @@ from triosim.core.errors import InputError
 from triosim.core.registry import is_ours
 from triosim.core.tiling import NotRepeating
 from triosim.partition.batches import SAMPLES, grows_alike, of_batch
-from triosim.partition.main_gradients import with_main_gradients
+from triosim.partition.main_gradients import when_scattered, with_main_gradients
 from triosim.partition.mesh import Mesh
 from triosim.partition.partition import partition
 from triosim.partition.repeated import RepeatedStep, long_step
@@ -168,7 +168,8 @@ def _as_run(
     workload = suited(rules, workload, mesh)
     if stack is None:
         return workload
-    return with_main_gradients(workload, stack, mesh.micro_batches, placed.weights and placed.ranks(mesh) > 1)
+    when = when_scattered(placed.weights and placed.ranks(mesh) > 1, placed.waits)
+    return with_main_gradients(workload, stack, mesh.micro_batches, when)
 
 
 def undivided(workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication) -> Trace:

@@ -158,12 +158,15 @@ def price_job(
     progress: Progress = lambda words: None,
     other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
+    waits: bool = False,
 ) -> PricedJob:
     """Divide a workload among the devices of a system and price it.
 
     Args:
         workload, system, plan, fidelity, progress, other_recordings, drawn: as of
             :func:`triosim.prediction.prepare.prepare`.
+        waits: whether gradients are added up as in a pipeline, also without one
+            (:class:`triosim.partition.replication.Replication`).
 
     Raises:
         InputError: as of :func:`triosim.prediction.prepare.prepare`.
@@ -190,6 +193,7 @@ def price_job(
     own_batch = None if named else _samples(workload)
     mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)
+    placed = replace(placed, waits=True) if waits else placed
     if placed.away and not plan.training:
         raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:

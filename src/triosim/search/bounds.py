@@ -62,7 +62,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -343,11 +343,12 @@ class PlanBounds:
         return self._shapes[key]
 
     def _key(self, asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
-        return (*(asked[name] for name in SHAPE), size, _scatters(asked) and self._base.stack is not None)
+        scatters = _scatters(asked) and self._base.stack is not None
+        return (*(asked[name] for name in SHAPE), size, scatters, scatters and _waits(asked))
 
     def _adds_nothing(self, asked: Mapping[str, Any]) -> bool:
         """Whether a plan scatters gradients in each micro-batch, and its shape adds them up."""
-        return _scatters(asked) and self._base.stack is None
+        return _scatters(asked) and not _waits(asked) and self._base.stack is None
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
@@ -366,14 +367,15 @@ class PlanBounds:
             asked: fields of a plan.
             size: samples of a micro-batch.
             micro_batches: of a replica; gradients of a single one are added to nothing.
-            scatters: whether gradients are scattered in each of them.
+            scatters: whether gradients are scattered, in each of them or in the last.
             short: whether it is of few blocks, where they repeat.
 
         Raises:
             InputError: there is none.
         """
-        scatters |= self._key(asked, size)[-1]
-        key = (*self._key(asked, size), micro_batches, scatters, short)
+        scatters |= self._key(asked, size)[-2]
+        waits = scatters and _waits(asked)
+        key = (*self._key(asked, size), micro_batches, scatters, waits, short)
         if key in self._recent:
             self._recent.move_to_end(key)
             return self._recent[key]
@@ -384,11 +386,12 @@ class PlanBounds:
         whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
         plan, fidelity = with_fields(self._base, self.fidelity, {**fields, **whole})
+        priced = partial(price_job, system=self.system, plan=plan, fidelity=fidelity, waits=waits)
         found = None
         if self.repeats is not None and short:
             with suppress(NotRepeating):
-                found = _Shape(stage_job(price_job(self.repeats.short, self.system, plan, fidelity)), self.repeats)
-        self._recent[key] = found or _Shape(stage_job(price_job(self.workload, self.system, plan, fidelity)), None)
+                found = _Shape(stage_job(priced(self.repeats.short)), self.repeats)
+        self._recent[key] = found or _Shape(stage_job(priced(self.workload)), None)
         while len(self._recent) > 1 and sum(len(one.made.step.trace) for one in self._recent.values()) > 4 * ROOM:
             self._recent.popitem(last=False)
         return self._recent[key]
@@ -458,6 +461,11 @@ def _but_experts(asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
 def _scatters(asked: Mapping[str, Any]) -> bool:
     """Whether replicas divide gradients among them."""
     return int(asked["zero"]) >= 2 and int(asked["dp"]) > 1
+
+
+def _waits(asked: Mapping[str, Any]) -> bool:
+    """Whether gradients that are divided are whole until the last micro-batch."""
+    return int(asked["pp"]) > 1
 
 
 def _harmonic(stages: int, micro_batches: int) -> float:

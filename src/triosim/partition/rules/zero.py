@@ -6,7 +6,8 @@ What one of ``n`` replicas sends and receives for parameters of ``P`` bytes:
   and the parameters are all-gathered after the optimizer, as DeepSpeed's stage 1 and Megatron-LM's distributed
   optimizer do.  2 (n - 1) / n P an iteration.
 * 2, gradients too, and 3, parameters too: PyTorch's ``fully_shard`` (FSDP2) of every repeated block and of the rest,
-  with ``reshard_after_forward`` False and True.  2 and 3 (n - 1) / n P for each micro-batch.
+  with ``reshard_after_forward`` False and True.  2 and 3 (n - 1) / n P for each micro-batch; in a pipeline gradients
+  are scattered after the last one.
 """
 
 from __future__ import annotations
