@@ -23,10 +23,11 @@ from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.played_run import Run
+from triosim.prediction.playing import lowered_job, settled
 from triosim.prediction.prepare import CompiledJob, check_arguments, prepare
 from triosim.prediction.priced_job import Progress
 from triosim.prediction.result import Result
-from triosim.prediction.simulate import lowered_job, result_of, settled
+from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import uncertainty_among_others
 from triosim.trace.tables import Trace
 
@@ -162,10 +163,10 @@ def stays(
             JobSpan(
                 of.name or f"job {len(found)}", tuple(made.placement.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
                 (begin + int(run.played.finish.max())) / PICOSECONDS_PER_SECOND, tuple(times.tolist()), single,
-                result_of(
-                    made, run, sources, clock,
+                Summary(
+                    made, run, sources, partial(clock.stats, played.engine),
                     partial(uncertainty_among_others, made, lowered, mine, graph, wires, played, model),
-                ),
+                ).result(),
             )
         )  # fmt: skip
     return found
