@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
 WHERE = {
     "dividing": [("prediction.priced_job", "divided")],
     "pricing": [("prediction.priced_job", "priced")],
-    "cutting": [("prediction.staged_job", "split"), ("prediction.priced_job", "host")],
+    "cutting": [("prediction.staged_job", "split"), ("prediction.launching", "host")],
     "writing": [("prediction.prepare", "_programs")],
     "memory": [("prediction.prepare", "footprint"), ("schedule.job", "liveness")],
     "meeting": [("network.lowering", "_meeting")],

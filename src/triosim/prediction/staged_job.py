@@ -18,7 +18,8 @@ from triosim.kernels.model import PricingJob
 from triosim.network.placement import Placement
 from triosim.partition.resolve import JobMesh
 from triosim.plan import Plan
-from triosim.prediction.priced_job import PricedJob, run_shares
+from triosim.prediction.launching import launching_costs
+from triosim.prediction.priced_job import PricedJob, mean_run, run_shares
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.cutting import even_cuts
@@ -58,13 +59,9 @@ class StagedJob(PricedJob):
 
     def mean_seconds(self, micro_batches: int) -> NDArray[np.float64]:
         """Seconds of each operator at the full clock in the mean of so many micro-batches, on the slowest device."""
-        seconds = self.each_run[self.slowest].seconds
-        for share in run_shares(self.step, self.plan, self.mesh, micro_batches, self.named):
-            seconds = seconds * share
-        slowdown = self.system.models[self.slowest].slowdown
-        if slowdown != 1:
-            seconds = seconds * slowdown
-        return seconds if self.residual is None else seconds * self.residual.terms.scale
+        shares = run_shares(self.step, self.plan, self.mesh, micro_batches, self.named)
+        device = self.system.models[self.slowest]
+        return mean_run(self.each_run[self.slowest].seconds, shares, device, self.residual)
 
 
 def stage_job(job: PricedJob) -> StagedJob:
@@ -92,8 +89,8 @@ def stage_job(job: PricedJob) -> StagedJob:
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
     return StagedJob(
-        **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, launching=job.launched(chunks),
-        schedule=schedule,
+        **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, schedule=schedule,
+        launching=launching_costs(job, chunks),
     )  # fmt: skip
 
 

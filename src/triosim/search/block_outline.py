@@ -38,6 +38,7 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
+from triosim.prediction.launching import launching_costs
 from triosim.prediction.partitioning import FewBlocksWorkload, undivided
 from triosim.prediction.priced_job import PricedJob, price_job
 from triosim.prediction.pricing import priced_rows
@@ -257,7 +258,7 @@ class BlockJob:
         self.placement: Placement = place(mesh, system.devices, None)
         placed = replace(common.step, replication=self.replication)
         self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, placement=self.placement)
-        self.launching: HostCosts = self.priced.launched(self.schedule.chunks_per_stage)
+        self.launching: HostCosts = launching_costs(self.priced, self.schedule.chunks_per_stage)
         check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
