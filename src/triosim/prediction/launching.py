@@ -30,7 +30,7 @@ def launching_costs(job: PricedJob, chunks: int) -> HostCosts:
 def _of_machine(job: PricedJob) -> HostCosts:
     """The costs of plain PyTorch, its processes sharing the cores of a server."""
     trace, stack = job.step.trace, job.plan.stack
-    on_servers = np.bincount(job.system.device_server[job.placement.devices])  # processes, shape (servers,)
+    on_servers = np.bincount(job.system.device_server[job.assignment.devices])  # processes, shape (servers,)
     driven = job.mesh.replicas if job.step.replication.rooted else 1
     alone = driven * crowding(int(on_servers.max(initial=1)) // driven, job.system.server_cores)
     if job.residual is not None:

@@ -102,7 +102,7 @@ def lowered_job(
         communication: how its collectives are done; as of :func:`communication_of` if None.
     """
     communication = communication or communication_of(job)
-    lowered = lower(job.programs, job.placement, job.router, communication, fold=fold)
+    lowered = lower(job.programs, job.assignment, job.router, communication, fold=fold)
     return lowered, _sources(communication, lowered)
 
 
@@ -254,7 +254,7 @@ def _sources(communication: CollectiveCommunication, lowered: LoweredJob) -> tup
 
 def _what_is_lowered(job: CompiledJob, communication: CollectiveCommunication, fold: bool) -> Hashable:
     """All that the tasks of a job depend on."""
-    return tuple(map(IdentityKey, job.programs)), content(job.placement), communication, fold
+    return tuple(map(IdentityKey, job.programs)), content(job.assignment), communication, fold
 
 
 def _what_is_played(job: CompiledJob, communication: CollectiveCommunication, fold: bool, iterations: int) -> Hashable:

@@ -27,7 +27,7 @@ from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.physical.attention import check as check_attention
-from triosim.network.placement import Placement, place
+from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
@@ -60,7 +60,7 @@ class PricedJob:
     Attributes:
         whole: the step of one micro-batch of a replica, before it was divided among its ranks.
         step: one rank's share of it.
-        system, plan, fidelity, mesh, placement: on what and how.
+        system, plan, fidelity, mesh, assignment: on what and how.
         residual: what measured iterations taught of composition, None without any.
         router: finds routes on the system.
         workload: the step that was divided, as the plan runs it.
@@ -80,7 +80,7 @@ class PricedJob:
     plan: Plan
     fidelity: Fidelity
     mesh: JobMesh
-    placement: Placement
+    assignment: DeviceAssignment
     residual: CalibratedOverhead | None
     router: Router
     workload: Trace
@@ -101,7 +101,7 @@ class PricedJob:
     @property
     def seconds_per_byte(self) -> float:
         """What a byte costs between neighbouring stages, for balancing them."""
-        return seconds_per_byte_between(self.router, self.placement, self.mesh)
+        return seconds_per_byte_between(self.router, self.assignment, self.mesh)
 
 
 def kernels_of_experts(trace: Trace, plan: Plan) -> NDArray[np.float64]:
@@ -140,10 +140,10 @@ def price_job(
     progress("dividing the step")
     made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
     workload, step = made.workload, made.step
-    placement = place(mesh, system.devices, plan.placement)
+    assignment = assign_devices(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     progress("pricing operators")
-    devices = {m: system.models[m] for m in distinct(system.device_model[placement.devices]).tolist()}
+    devices = {m: system.models[m] for m in distinct(system.device_model[assignment.devices]).tolist()}
     for device in devices.values():
         check_attention(step.trace, device)
         quantization.check(plan.quantize, device)
@@ -167,7 +167,7 @@ def price_job(
     }
     all_times, clocks = _held_back(full_clock, jobs, mesh, drawn or {})
     return PricedJob(
-        whole=made.whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, placement=placement,
+        whole=made.whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, assignment=assignment,
         residual=residual, router=router_of(system), workload=workload, recorded_on=recorded_on, named=named,
         models=tuple(devices), jobs=jobs, all_times=all_times, full_clock=full_clock, each_run=each_run, clocks=clocks,
     )  # fmt: skip
@@ -369,14 +369,14 @@ def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.
         InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     _, mesh = mesh_of(workload, system, plan)
-    router, placement = router_of(system), place(mesh, system.devices, plan.placement)
-    return np.array([seconds_per_byte_between(router, placement, mesh, stage) for stage in range(mesh.stages - 1)])
+    router, assignment = router_of(system), assign_devices(mesh, system.devices, plan.placement)
+    return np.array([seconds_per_byte_between(router, assignment, mesh, stage) for stage in range(mesh.stages - 1)])
 
 
-def seconds_per_byte_between(router: Router, placement: Placement, mesh: JobMesh, stage: int = 0) -> float:
+def seconds_per_byte_between(router: Router, assignment: DeviceAssignment, mesh: JobMesh, stage: int = 0) -> float:
     """What a byte costs from a stage to the next; that from the first is what stages are balanced by."""
     if mesh.stages == 1:
         return 0.0
-    here, there = (int(placement.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
+    here, there = (int(assignment.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
     rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
     return 1 / min(rates) if rates else 0.0

@@ -17,7 +17,7 @@ from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.largest_batch import fullest, largest_batch
@@ -35,7 +35,7 @@ from triosim.trace.tables import Trace
 if TYPE_CHECKING:
     from triosim.prediction.variation import Variation, VariedTime
 
-OnFinished = Callable[[Run, Placement, System, Trace], None]
+OnFinished = Callable[[Run, DeviceAssignment, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
 
 
@@ -163,7 +163,7 @@ class _Simulation:
             job, self.communication, self.model, self.fold, self.progress, common_once=on_finished is None
         )
         if on_finished is not None:
-            on_finished(run, job.placement, job.system, job.step.trace)
+            on_finished(run, job.assignment, job.system, job.step.trace)
         self.progress("adding up")
 
         def unsure() -> Uncertainty:

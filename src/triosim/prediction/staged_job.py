@@ -15,7 +15,7 @@ from triosim.core.registry import is_ours
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.partition.resolve import JobMesh
 from triosim.plan import Plan
 from triosim.prediction.launching import launching_costs
@@ -77,7 +77,7 @@ def stage_job(job: PricedJob) -> StagedJob:
     chunks = schedule.chunks_per_stage
     of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
     count = mesh.stages * schedule.model_parts
-    of_copies = _by_stage(times, job.system, job.placement, mesh)[of_parts].reshape(schedule.directions, count, -1)
+    of_copies = _by_stage(times, job.system, job.assignment, mesh)[of_parts].reshape(schedule.directions, count, -1)
     costs = of_copies.max(axis=0)  # (parts of the model, operators): where it runs on two devices, on the slower one
     if mesh.stages > 1 and plan.stages is not None and isinstance(plan.cuts, str):
         _check_even(step.trace, count, plan.cuts)
@@ -151,11 +151,13 @@ def _unsplit(trace: Trace, stages: Stages, seconds: NDArray[np.float64], schedul
     )
 
 
-def _by_stage(times: dict[int, Estimates], system: System, placement: Placement, mesh: JobMesh) -> NDArray[np.float64]:
+def _by_stage(
+    times: dict[int, Estimates], system: System, assignment: DeviceAssignment, mesh: JobMesh
+) -> NDArray[np.float64]:
     """Seconds of each operator on the devices of each stage, shape ``(stages, operators)``.
 
     Ranks of a stage wait for each other, so the slowest of its devices counts.
     """
-    models = [system.device_model[placement.devices[mesh.of_stage(stage)]] for stage in range(mesh.stages)]
+    models = [system.device_model[assignment.devices[mesh.of_stage(stage)]] for stage in range(mesh.stages)]
     total = {m: float(found.seconds.sum()) for m, found in times.items()}
     return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])

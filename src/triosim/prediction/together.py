@@ -161,7 +161,7 @@ def stays(
         times = np.diff(_ends(made, lowered, run.played), prepend=0) / PICOSECONDS_PER_SECOND
         found.append(
             JobSpan(
-                of.name or f"job {len(found)}", tuple(made.placement.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
+                of.name or f"job {len(found)}", tuple(made.assignment.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
                 (begin + int(run.played.finish.max())) / PICOSECONDS_PER_SECOND, tuple(times.tolist()), single,
                 Summary(
                     made, run, sources, partial(clock.stats, played.engine),
@@ -216,7 +216,7 @@ def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[CompiledJob
     taken = np.zeros(devices, bool)
     for other, prepared in enumerate(before):
         if other not in gone:
-            taken[prepared.placement.devices] = True
+            taken[prepared.assignment.devices] = True
     if plan.placement is not None:
         twice = [device for device in plan.placement if device < devices and taken[device]]
         if twice:
@@ -225,11 +225,11 @@ def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[CompiledJob
         return plan if plan.dp else plan.replaced(dp=len(plan.placement) // plan.replica_ranks or 1)
     free = np.flatnonzero(~taken)
     if job.after is not None:
-        inherited = before[job.after].placement.devices
+        inherited = before[job.after].assignment.devices
         free = np.array([*inherited.tolist(), *np.setdiff1d(free, inherited).tolist()], np.int64)
         free = free[~taken[free]]
     width = plan.replica_ranks
-    most = len(before[job.after].placement.devices) if job.after is not None else len(free)
+    most = len(before[job.after].assignment.devices) if job.after is not None else len(free)
     ranks = (plan.dp or max(most // width, 1)) * width
     if ranks > len(free):
         raise PlanError(
