@@ -66,8 +66,8 @@ def _one(case: dict, runs: int, data: Path) -> dict:
     import triosim
     from triosim.hardware.stragglers import slowed
 
-    prepare, simulate, prefixed_run = (
-        importlib.import_module(f"triosim.prediction.{name}") for name in ("prepare", "simulate", "prefixed_run")
+    prepare, playing, prefixed_run = (
+        importlib.import_module(f"triosim.prediction.{name}") for name in ("prepare", "playing", "prefixed_run")
     )
     if case["workload"].startswith("model:"):
         trace = triosim.model(case["workload"].removeprefix("model:"))
@@ -85,7 +85,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
         plan = triosim.Plan()
     models = triosim.Fidelity(fold=case.get("fold", True))
     engine = []
-    play = simulate.play
+    play = playing.play
 
     def timed(*given):  # type: ignore[no-untyped-def]
         began = time.process_time()
@@ -93,7 +93,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
         engine.append(time.process_time() - began)
         return played
 
-    simulate.play = prefixed_run.play = timed
+    playing.play = prefixed_run.play = timed
     calls: list[float] = []
     again: list[float] = []
     for _ in range(case.get("runs", runs) + 1):
@@ -101,7 +101,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
             began = time.process_time()
             result = triosim.simulate(trace, system, plan, models)
             kind.append(time.process_time() - began)
-        for kept in (prepare._WRITTEN, simulate._LOWERED, simulate._PLAYED):
+        for kept in (prepare._WRITTEN, playing._LOWERED, playing._PLAYED):
             kept.forget()
     return {
         "iteration_time_s": result.iteration_time_s,

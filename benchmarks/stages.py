@@ -35,6 +35,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 CASES: dict[str, dict[str, Any]] = {
@@ -67,14 +68,14 @@ CASES: dict[str, dict[str, Any]] = {
 WHERE = {
     "dividing": [("prediction.priced_job", "divided")],
     "pricing": [("prediction.priced_job", "priced")],
-    "cutting": [("prediction.staged_job", "split"), ("prediction.priced_job", "host")],
+    "cutting": [("prediction.staged_job", "split"), ("prediction.launching", "host")],
     "writing": [("prediction.prepare", "_programs")],
     "memory": [("prediction.prepare", "footprint"), ("schedule.job", "liveness")],
     "meeting": [("network.lowering", "_meeting")],
-    "lowering": [("prediction.simulate", "lower")],
-    "playing": [("prediction.simulate", "play")],
-    "settling": [("prediction.simulate", "settled")],
-    "adding up": [("prediction.simulate", "result_of")],
+    "lowering": [("prediction.playing", "lower")],
+    "playing": [("prediction.playing", "play")],
+    "settling": [("prediction.playing", "settled")],
+    "adding up": [("prediction.summary.Summary", "result")],
 }
 """Functions of each stage; what is called within one and belongs to another counts there."""
 AFTER = {"interval": lambda result: result.interval_s, "layers": lambda result: result.layers}
@@ -125,16 +126,16 @@ def _one(case: dict[str, Any], runs: int) -> dict[str, Any]:
     clock = Clock()
     for stage, places in WHERE.items():
         for place, name in places:
-            module = import_module(f"triosim.{place}")
-            setattr(module, name, clock.timed(stage, getattr(module, name)))
+            owner = resolve_name(f"triosim.{place}")
+            setattr(owner, name, clock.timed(stage, getattr(owner, name)))
     machine, nodes = case["machine"]
     workload, system = triosim.model(case["model"]), triosim.system(machine, nodes=nodes)
     plan = triosim.Plan().replaced(**case["plan"])
-    simulate = import_module("triosim.prediction.simulate")
+    playing = import_module("triosim.prediction.playing")
     prepare = import_module("triosim.prediction.prepare")
 
     def run() -> dict[str, float]:
-        for kept in (prepare._WRITTEN, simulate._LOWERED, simulate._PLAYED, simulate._SHORT):
+        for kept in (prepare._WRITTEN, playing._LOWERED, playing._PLAYED, playing._SHORT):
             kept.forget()
         clock.taken()
         result = clock.timed("rest", triosim.simulate)(workload, system, plan)

@@ -24,8 +24,8 @@ from triosim.kernels.estimate import Source
 from triosim.partition.step import Step
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.played_run import Run
+from triosim.prediction.playing import lowered_job
 from triosim.prediction.prepare import CompiledJob, prepare
-from triosim.prediction.simulate import lowered_job
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.program import Op
 from triosim.trace.tables import Phase, Trace

@@ -62,8 +62,8 @@ def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, 
     from tests.network.test_lowering import Plain, written
     from tests.partition.divided import mesh_of
     from triosim.engine.play import play
+    from triosim.network.device_assignment import assign_devices
     from triosim.network.lowering import lower
-    from triosim.network.placement import place
     from triosim.network.routes import Router
 
     dp, tp, pp = mesh
@@ -71,7 +71,7 @@ def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, 
     system = triosim.system(devices=4, link="1GB/s", latency="5us")
 
     plain, moved = (
-        play(*_graph(lower(jobs, place(mesh_of(dp, tp, pp), 4, devices), Router(system), Plain(), fold=False)))
+        play(*_graph(lower(jobs, assign_devices(mesh_of(dp, tp, pp), 4, devices), Router(system), Plain(), fold=False)))
         for devices in (None, order)
     )
     assert np.array_equal(plain.finish, moved.finish)

@@ -66,8 +66,8 @@ def test_a_table_of_iterations_becomes_a_residual_that_explains_them(table, tmp_
 def test_playing_under_terms_is_simulating_with_them(tmp_path) -> None:
     from triosim.network.sharing import network_model
     from triosim.prediction.composition_fit import iteration
+    from triosim.prediction.playing import lowered_job
     from triosim.prediction.prepare import prepare
-    from triosim.prediction.simulate import lowered_job
 
     truth, system = _truth(tmp_path), triosim.system(**SYSTEM)
     for options in ({"dp": 2}, {"dp": 1, "pp": 2, "micro_batches": 2}, {"tp": 2}):

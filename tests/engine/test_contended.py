@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim.core.columns import Ragged
-from triosim.engine import contended
+from triosim.engine import contended, operator_chain
 from triosim.engine.contended import (
     ContendedFragment,
     ContendedRun,
@@ -21,9 +21,9 @@ from triosim.engine.contended import (
     RowKind,
     TransferClasses,
     contended_run,
-    run_operator_chain,
 )
 from triosim.engine.graph import Stuck
+from triosim.engine.operator_chain import run_operator_chain
 
 native = pytest.mark.skipif(contended._native is None, reason="there was no compiler")
 Rows = list[tuple[RowKind, int, int, float, int, list[int]]]
@@ -220,11 +220,11 @@ def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataO
     rows, called = np.arange(count, dtype=np.int32), np.array([data.draw(st.booleans()) for _ in range(calls)], np.int8)
     hosted = data.draw(st.booleans())
     found = run_operator_chain(step, rows, called, hosted)
-    saved, contended._native = contended._native, None
+    saved, operator_chain._native = operator_chain._native, None
     try:
         other = run_operator_chain(step, rows, called, hosted)
     finally:
-        contended._native = saved
+        operator_chain._native = saved
     for a, b in zip(found, other, strict=True):
         assert np.array_equal(a, b)
     assert all(a <= b for a, b in pairwise(found[0].tolist()))

@@ -22,8 +22,8 @@ from triosim import Fidelity, Plan
 from triosim.hardware.cluster import cluster
 from triosim.hardware.description import SystemFile
 from triosim.network.sharing import network_model
+from triosim.prediction.playing import lowered_job, settled
 from triosim.prediction.prepare import prepare
-from triosim.prediction.simulate import lowered_job, settled
 from triosim.trace.tables import Trace
 
 CONTENTION = 0.1

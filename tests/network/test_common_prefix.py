@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -21,17 +20,16 @@ from triosim.hardware.stragglers import slowed
 from triosim.hardware.system import System
 from triosim.network import common_prefix
 from triosim.network.common_prefix import FeltBefore, PrefixedJob, prefixed
+from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.network.lowering import lower
-from triosim.network.placement import Placement, place
 from triosim.network.routes import Router
+from triosim.prediction import playing
 from triosim.schedule.program import Program
-
-prediction = importlib.import_module("triosim.prediction.simulate")
 
 
 @pytest.fixture(autouse=True)
 def _even_small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction, "FEWEST_TASKS", 0)
+    monkeypatch.setattr(playing, "FEWEST_TASKS", 0)
     monkeypatch.setattr(common_prefix, "MOST_OF_TASKS", 0.95)
 
 
@@ -49,11 +47,11 @@ def _means(system: System, router: Router) -> CollectiveCommunication:
     return CollectiveCommunication(system, router, Collectives())
 
 
-def _cut(jobs: list[Program], placement: Placement, system: System) -> tuple[PrefixedJob, object] | None:
+def _cut(jobs: list[Program], assignment: DeviceAssignment, system: System) -> tuple[PrefixedJob, object] | None:
     """The job cut in two and played, None where it must be played whole.  Each cut is earlier than the one before."""
     router, most = Router(system), np.array([len(job) for job in jobs])
     for _ in range(6):
-        cut = prefixed(jobs, placement, router, _means(system, router), 0, most)
+        cut = prefixed(jobs, assignment, router, _means(system, router), 0, most)
         if cut is None:
             return None
         assert (cut.length <= most).all()
@@ -69,16 +67,16 @@ def _cut(jobs: list[Program], placement: Placement, system: System) -> tuple[Pre
 
 def _as_alone(jobs: list[Program], mesh: tuple[int, int, int], system: System) -> int:
     """Compare with every rank by itself; returns the tasks that are played less, 0 where the job is played whole."""
-    placement = place(mesh_of(*mesh), system.devices)
-    found = _cut(jobs, placement, system)
+    assignment = assign_devices(mesh_of(*mesh), system.devices)
+    found = _cut(jobs, assignment, system)
     if found is None:
         return 0
     cut, both = found
     lowered, ours = cut.joined(both)
     router = Router(system)
-    whole = lower(jobs, placement, router, _means(system, router), fold=False)
+    whole = lower(jobs, assignment, router, _means(system, router), fold=False)
     theirs = play(whole.graph, whole.wires)
-    for rank in range(placement.ranks):
+    for rank in range(assignment.ranks):
         cell = int(lowered.cell[rank])
         mine = slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
         its = slice(int(whole.first[rank]), int(whole.first[rank + 1]))
@@ -86,7 +84,7 @@ def _as_alone(jobs: list[Program], mesh: tuple[int, int, int], system: System) -
             assert np.array_equal(getattr(ours, column)[mine], getattr(theirs, column)[its]), (rank, column)
     carried = np.where(lowered.link >= 0, ours.link_bytes[lowered.link], 0)
     assert np.array_equal(carried, theirs.link_bytes)
-    assert cut.stands_for.sum() == len(lower(jobs, placement, router, _means(system, router)).graph)
+    assert cut.stands_for.sum() == len(lower(jobs, assignment, router, _means(system, router)).graph)
     return int(cut.stands_for.sum()) - len(cut.graph)
 
 
@@ -118,7 +116,7 @@ def test_whoever_is_slow(
 def test_what_is_felt_in_the_prefix_is_seen(tmp_path) -> None:
     """A transfer of the prefix that ends after the first of the rest began on its links, or what computes beside it."""
     jobs, system = _slow(_job(4, 4, 2, micro_batches=8), {5: 1.5}), _servers(tmp_path, 8)
-    found = _cut(jobs, place(mesh_of(4, 4, 2), system.devices), system)
+    found = _cut(jobs, assign_devices(mesh_of(4, 4, 2), system.devices), system)
     assert found is not None
     cut, played = found
     last = int(cut.prefix.first[-1])
@@ -139,7 +137,7 @@ def test_a_prediction_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(tp=4, pp=2, micro_batches=8, batch_size=8)
     cut = triosim.simulate(trace, system, plan, fit=False)
     alone = triosim.simulate(trace, system, plan, Fidelity(fold=False), fit=False)
-    monkeypatch.setattr(prediction, "FEWEST_TASKS", 10**9)
+    monkeypatch.setattr(playing, "FEWEST_TASKS", 10**9)
     folded = triosim.simulate(trace, system, plan, fit=False)
     assert cut.simulation.tasks < folded.simulation.tasks
     for other in (folded, alone):

@@ -19,8 +19,8 @@ from triosim.collectives.scheduling import Collectives
 from triosim.core.columns import Ragged
 from triosim.engine.play import play
 from triosim.hardware.system import System
+from triosim.network.device_assignment import assign_devices
 from triosim.network.lowering import LoweredJob, lower
-from triosim.network.placement import place
 from triosim.network.rank_classes import Traffic, refine, refined, weights
 from triosim.network.routes import Router
 from triosim.schedule.program import Program
@@ -47,11 +47,11 @@ def _job(dp: int, tp: int, pp: int, **plan) -> list[Program]:
 
 def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System, **how) -> tuple[LoweredJob, LoweredJob]:
     dp, tp, pp = mesh
-    placement, router = place(mesh_of(dp, tp, pp), system.devices), Router(system)
+    assignment, router = assign_devices(mesh_of(dp, tp, pp), system.devices), Router(system)
     means = CollectiveCommunication(system, router, Collectives(**how))
-    folded, whole = (lower(jobs, placement, router, means, fold=fold) for fold in (True, False))
+    folded, whole = (lower(jobs, assignment, router, means, fold=fold) for fold in (True, False))
     ours, theirs = play(folded.graph, folded.wires), play(whole.graph, whole.wires)
-    for rank in range(placement.ranks):
+    for rank in range(assignment.ranks):
         cell = int(folded.cell[rank])
         mine = slice(int(folded.first[cell]), int(folded.first[cell + 1]))
         its = slice(int(whole.first[rank]), int(whole.first[rank + 1]))
@@ -142,10 +142,10 @@ def test_wherever_ranks_are(mesh: tuple[int, int, int], order: list[int], topolo
     system = triosim.system(devices=8, topology=topology, link="1GB/s", latency="2us")
     dp, tp, pp = mesh
     jobs = _job(*mesh, micro_batches=2 if pp > 1 else 1)
-    placement = place(mesh_of(dp, tp, pp), 8, order)
+    assignment = assign_devices(mesh_of(dp, tp, pp), 8, order)
     ends = []
     for fold in (True, False):
-        lowered = lower(jobs, placement, Router(system), Plain(), fold=fold)
+        lowered = lower(jobs, assignment, Router(system), Plain(), fold=fold)
         played = play(lowered.graph, lowered.wires)
         last = np.maximum.reduceat(played.finish, lowered.first[:-1])
         ends.append(last[lowered.cell])

@@ -15,8 +15,8 @@ from triosim.collectives.scheduling import Collectives
 from triosim.engine.graph import Task
 from triosim.engine.play import play
 from triosim.hardware.system import System
+from triosim.network.device_assignment import assign_devices
 from triosim.network.lowering import _meeting, lower
-from triosim.network.placement import place
 from triosim.network.routes import Router, router_of
 from triosim.network.traffic import RoutedCollective
 from triosim.partition.resolve import resolve
@@ -51,7 +51,7 @@ def _lowered(dp: int, tp: int, pp: int, **plan):
     jobs = written(Plan(dp=dp, tp=tp, pp=pp, **plan))
     ranks = dp * tp * pp
     system = triosim.system(devices=ranks, link="1GB/s", latency="1us")
-    return jobs, lower(jobs, place(mesh_of(dp, tp, pp), ranks), Router(system), Plain(), fold=False)
+    return jobs, lower(jobs, assign_devices(mesh_of(dp, tp, pp), ranks), Router(system), Plain(), fold=False)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2), (1, 4, 2), (4, 1, 2)])
@@ -111,7 +111,7 @@ def test_what_is_kept_of_a_mesh_is_what_is_found_anew(mesh: tuple[int, int, int]
     def found(parts: int, machine: System, placed: list[int] | None, how: dict) -> list[int]:
         router = router_of(machine)
         means = CollectiveCommunication(machine, router, Collectives(**how))
-        lowered = lower(jobs[parts], place(mesh_of(dp, tp, pp), 16, placed), router, means)
+        lowered = lower(jobs[parts], assign_devices(mesh_of(dp, tp, pp), 16, placed), router, means)
         return play(lowered.graph, lowered.wires).finish.tolist()
 
     together = [found(*one) for one in asked]

@@ -9,7 +9,7 @@ import pytest
 import triosim
 from triosim import Fidelity, Plan, Trace
 from triosim.hardware.system import System
-from triosim.prediction import prepare, simulate
+from triosim.prediction import playing, prepare
 from triosim.prediction import result as results
 
 
@@ -33,8 +33,8 @@ def forgetful() -> Iterator[None]:
 
 def forget() -> None:
     prepare._WRITTEN.forget()
-    simulate._LOWERED.forget()
-    simulate._PLAYED.forget()
+    playing._LOWERED.forget()
+    playing._PLAYED.forget()
 
 
 PLAN = Plan(tp=2, pp=2, dp=4, micro_batches=4)
@@ -91,13 +91,13 @@ def test_nothing_is_written_or_played_twice(
     def never(*given: object, **named: object) -> None:
         raise AssertionError("done again")
 
-    played = simulate.play
+    played = playing.play
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "each_program", never)
-        patch.setattr(simulate, "lower", never)
-        patch.setattr(simulate, "play", never)
+        patch.setattr(playing, "lower", never)
+        patch.setattr(playing, "play", never)
         again = triosim.simulate(gpt2, system, PLAN)
-        patch.setattr(simulate, "play", played)
+        patch.setattr(playing, "play", played)
         slower = triosim.simulate(gpt2, system, PLAN, Fidelity(interference=2.0))  # plays again what was lowered
     assert shown(again) == shown(first)
     assert slower.breakdown_s.compute > first.breakdown_s.compute

@@ -11,7 +11,7 @@ import pytest
 
 import triosim
 from triosim import Fidelity, Plan, Trace
-from triosim.prediction import simulate, steady
+from triosim.prediction import playing, simulate, steady
 from triosim.prediction.priced_job import price_job
 from triosim.prediction.result import Result
 from triosim.prediction.staged_job import stage_job
@@ -30,7 +30,7 @@ def both(
 ) -> tuple[Result, Result, bool]:
     """Played as a short job, as the whole one, and whether the short one was enough."""
     seen: list[bool] = []
-    played = simulate._played_short
+    played = simulate.play_short
 
     def spied(*arguments: Any) -> Any:
         seen.append(False)
@@ -39,7 +39,7 @@ def both(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(simulate, "_played_short", spied)
+        patched.setattr(simulate, "play_short", spied)
         short = triosim.simulate(model(name), SYSTEM, plan, fidelity)
     return short, triosim.simulate(model(name), SYSTEM, plan, fidelity, at_once=True), seen == [True]
 
@@ -113,8 +113,8 @@ def test_turns_that_take_different_times_are_told() -> None:
     short = steady.shortened(stage_job(price_job(model(), SYSTEM, plan, Fidelity(host="none"))))
     assert short is not None
     job = simulate.written(short.made)
-    lowered, _ = simulate.lowered_job(job, fold=True)
-    played = simulate.play(lowered.graph, lowered.wires, simulate.network_model("max-min", {}))
+    lowered, _ = playing.lowered_job(job, fold=True)
+    played = playing.play(lowered.graph, lowered.wires, simulate.network_model("max-min", {}))
     assert steady.regular(short, job.programs, lowered, played).ticks > 0
     program = job.programs[lowered.program[0]]
     row = int(short.turns(program)[-2]) + 1

@@ -15,7 +15,7 @@ from tests.exploring import examples
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.core.result_cache import ResultCache
-from triosim.engine import contended
+from triosim.engine import contended, operator_chain
 from triosim.engine.contended import RowKind
 from triosim.prediction.priced_job import price_job
 from triosim.prediction.simulate import simulate
@@ -119,6 +119,7 @@ def test_without_a_compiler_it_is_the_same(
     run = both_of(global_batch_size=512, host="none", **PLANS[1])
     before = outlined_figures(outline_plan(workload, machine, *run))
     monkeypatch.setattr(contended, "_native", None)
+    monkeypatch.setattr(operator_chain, "_native", None)
     assert outlined_figures(outline_plan(workload, machine, *run)) == before
 
 

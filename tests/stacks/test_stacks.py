@@ -16,8 +16,8 @@ from triosim.core.errors import InputError
 from triosim.energy.options import EnergyOptions
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import with_main_gradients
+from triosim.prediction.prepare import written
 from triosim.prediction.priced_job import price_job
-from triosim.prediction.simulate import written
 from triosim.prediction.staged_job import stage_job
 from triosim.schedule.program import Op
 from triosim.stacks import FOLDER, Stack, load, names

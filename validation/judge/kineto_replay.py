@@ -25,8 +25,8 @@ from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.play import play
 from triosim.hardware.system import System
+from triosim.network.device_assignment import assign_devices
 from triosim.network.lowering import lower
-from triosim.network.placement import place
 from triosim.network.routes import Router
 from triosim.partition.mesh import Mesh
 from triosim.schedule.program import Op
@@ -81,7 +81,7 @@ def replayed(trace: Trace, times: int = 3) -> float:
     program = recorded(trace, times)
     router = Router(alone())
     means = CollectiveCommunication(router.system, router, Collectives())
-    lowered = lower([program], place(Mesh((("dp", 1),)), 1), router, means)
+    lowered = lower([program], assign_devices(Mesh((("dp", 1),)), 1), router, means)
     played = lowered.worked(play(lowered.graph, lowered.wires))
     ends = [int(played.finish[(program.op != Op.ISSUE) & (program.iteration == i)].max()) for i in range(times)]
     return (ends[-1] - ends[-2]) / PICOSECONDS_PER_SECOND

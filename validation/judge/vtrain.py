@@ -40,8 +40,8 @@ from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
+from triosim.network.device_assignment import assign_devices
 from triosim.network.lowering import lower
-from triosim.network.placement import place
 from triosim.network.routes import Router
 from triosim.partition.main_gradients import often, with_main_gradients
 from triosim.partition.mesh import Mesh
@@ -139,9 +139,9 @@ class Workshop:
         schedule = SCHEDULES.get(plan.schedule)()
         written = programs(step, Costs(times.seconds), stages, schedule, plan, mesh)
         classes = launch(written, step.trace, _residual(PRIOR).host(step.trace))
-        placement = place(mesh, self.system.devices)
+        assignment = assign_devices(mesh, self.system.devices)
         means = CollectiveCommunication(self.system, self.router, Collectives())
-        lowered = lower(classes, placement, self.router, means)
+        lowered = lower(classes, assignment, self.router, means)
         return iteration(classes, lowered, [1.0] * len(classes))
 
 

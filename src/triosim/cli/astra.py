@@ -125,14 +125,14 @@ def chakra_writer(folder: Path, written: list[str]) -> OnFinished:
     """What writes the Chakra traces of a played job and says in ``written`` where they are."""
     from triosim.hardware.system import System
     from triosim.interop.chakra.export import export
-    from triosim.network.placement import Placement
+    from triosim.network.device_assignment import DeviceAssignment
     from triosim.prediction.played_run import Run
     from triosim.trace.tables import Trace
 
-    def keep(run: Run, placement: Placement, system: System, trace: Trace) -> None:
+    def keep(run: Run, assignment: DeviceAssignment, system: System, trace: Trace) -> None:
         took = run.played.finish - run.played.begin
         found = export(
-            folder, run.programs, placement, system, trace.operators.name,
+            folder, run.programs, assignment, system, trace.operators.name,
             lambda rank: took[run.tasks(int(run.lowered.cell[rank]))],
         )  # fmt: skip
         others = ", ".join(path.name for path in found.others)

@@ -349,85 +349,120 @@ def _with_views(trace: Trace, issue_s: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.float64]) -> Program:
-    n = len(program)
-    launched = np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE))
+    """A program with an ISSUE before each row that its host launches."""
     if cost.mode == "graph":
-        first = np.zeros(n, bool)
-        _, starts = np.unique(program.iteration, return_index=True)
-        first[starts] = True
-        launched = first
-    old = np.arange(n) + np.cumsum(launched)  # new row of each old row
-    issue = old[launched] - 1
-    size = n + int(launched.sum())
+        rows = _first_of_each(program.iteration)
+    else:
+        rows = np.flatnonzero(np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE)))
     operates = (program.op == Op.COMPUTE) & (program.what < 0)  # copies for collectives are no operators of the trace
-    seconds = np.where(operates, folded[np.maximum(program.operator, 0)], cost.launch_s)
-    if cost.send_s is not None:
-        seconds = np.where(program.op == Op.SEND, cost.send_s, seconds)
+    seconds = _issue_seconds(program, cost, folded, operates)[rows]
+    waited_for, following = _host_waits(program, trace, cost, rows, operates)
+    if cost.fixed_s:
+        seconds[_first_of_each(program.iteration[rows])] += cost.fixed_s
+    if len(rows):
+        seconds[distinct(np.append(following, 0))] += cost.delay_s
+    return replace(_with_issues(program, rows, seconds, waited_for, following), gap_s=cost.gap_s)
+
+
+def _issue_seconds(
+    program: Program, cost: HostCosts, folded: NDArray[np.float64], operates: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Seconds for which the host issues each row of a program, were it launched, shape ``(rows,)``."""
     if cost.mode == "graph":
-        seconds = np.full(n, cost.launch_s)
+        seconds = np.full(len(program), cost.launch_s)
+    else:
+        seconds = np.where(operates, folded[np.maximum(program.operator, 0)], cost.launch_s)
+        if cost.send_s is not None:
+            seconds = np.where(program.op == Op.SEND, cost.send_s, seconds)
     if cost.listed is not None:
         axis, parts_s = cost.listed
         in_parts = (program.op == Op.COLLECTIVE) & np.isin(program.what, (ALL_GATHER, REDUCE_SCATTER))
         seconds = seconds + np.where(in_parts & (program.axis == axis), parts_s, 0.0)
-    rows = np.flatnonzero(launched)
-    waits = np.flatnonzero(cost.waits(trace)[np.maximum(program.operator, 0)] & operates)
+    return seconds
+
+
+def _host_waits(
+    program: Program, trace: Trace, cost: HostCosts, rows: NDArray[np.int64], operates: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the host waits for the device.
+
+    Args:
+        rows: rows of the program that are launched, ascending.
+        operates: which rows are operators of the trace, shape ``(rows of the program,)``.
+
+    Returns:
+        Rows that are waited for, and for each the place in ``rows`` of what the host issues next.
+    """
     if cost.blocking:
-        waits = np.flatnonzero(launched & np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE)))
+        waited_for = rows[np.isin(program.op[rows], (Op.COMPUTE, Op.COLLECTIVE))]
+    else:
+        waited_for = np.flatnonzero(cost.waits(trace)[np.maximum(program.operator, 0)] & operates)
     if cost.gathering:
-        waits = np.append(waits, np.flatnonzero((program.op == Op.COMPUTE) & (program.what == ALL_GATHER)))
-    following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
+        gathers = np.flatnonzero((program.op == Op.COMPUTE) & (program.what == ALL_GATHER))
+        waited_for = np.append(waited_for, gathers)
+    following = np.searchsorted(rows, waited_for, "right")
     if cost.exchanging:
         transfers, ended = _exchanges(program, trace, cost.exchanging == "pair")
-        waits, following = np.append(waits, ended), np.append(following, np.searchsorted(issue, old[transfers]))
-    if cost.fixed_s:
-        _, first = np.unique(program.iteration[rows], return_index=True)
-        seconds[rows[first]] += cost.fixed_s
+        waited_for = np.append(waited_for, ended)
+        following = np.append(following, np.searchsorted(rows, transfers, "right"))
+    if cost.fixed_s:  # an iteration begins when the device has finished the one before
+        first = _first_of_each(program.iteration[rows])
         ended = _last_of_each(program)[: len(first) - 1]
-        waits, following = np.append(waits, ended), np.append(following, first[1 : len(ended) + 1])
-    waits, following = waits[following < len(issue)], following[following < len(issue)]
-    seconds[rows[distinct(np.append(following, 0)) if len(rows) else []]] += cost.delay_s
+        waited_for, following = np.append(waited_for, ended), np.append(following, first[1 : len(ended) + 1])
+    goes_on = following < len(rows)
+    return waited_for[goes_on], following[goes_on]
 
+
+def _with_issues(
+    program: Program,
+    rows: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    waited_for: NDArray[np.int64],
+    following: NDArray[np.int64],
+) -> Program:
+    """A program with an ISSUE on the host's stream before each of some rows.
+
+    Args:
+        program: without any.
+        rows: what is issued, ascending.
+        seconds: how long that takes, of the same shape.
+        waited_for, following: rows, and for each the ISSUE that waits for it, by its place in ``rows``.
+    """
+    n, size = len(program), len(program) + len(rows)
+    old = np.arange(n) + np.searchsorted(rows, np.arange(n), "right")  # new row of each old row
+    issue = old[rows] - 1
     source = np.empty(size, np.int64)
     source[old], source[issue] = np.arange(n), rows
 
-    def widen(column: NDArray, fill: float) -> NDArray:
+    def widen(column: NDArray, fill: float | NDArray) -> NDArray:
         out = column[source]
         out[issue] = fill
         return out
 
-    op, stream = widen(program.op, int(Op.ISSUE)), widen(program.stream, HOST)
-    operator, micro_batch, iteration = (
-        column[source] for column in (program.operator, program.micro_batch, program.iteration)
-    )  # of what is launched
-    time = program.seconds[source]
-    time[issue] = seconds[rows]
-    before = _widened(program.before, old, issue, issue[following], old[waits], size)
     lifetimes = program.lifetimes
     if lifetimes is not None:
         table = np.append(old, size).astype(np.int32)
-        moved = (table[np.clip(column, 0, n)] for column in (lifetimes.start, lifetimes.end))
         start, end = (
-            np.where(column < 0, column, new)
-            for column, new in zip((lifetimes.start, lifetimes.end), moved, strict=True)
+            np.where(column < 0, column, table[np.clip(column, 0, n)]).astype(np.int32)
+            for column in (lifetimes.start, lifetimes.end)
         )
-        lifetimes = replace(lifetimes, start=start.astype(np.int32), end=end.astype(np.int32))
+        lifetimes = replace(lifetimes, start=start, end=end)
     return replace(
         program,
-        op=op,
-        stream=stream,
-        operator=operator,
-        micro_batch=micro_batch,
-        iteration=iteration,
-        seconds=time,
+        op=widen(program.op, int(Op.ISSUE)),
+        stream=widen(program.stream, HOST),
+        operator=program.operator[source],  # of what is launched, as the next two
+        micro_batch=program.micro_batch[source],
+        iteration=program.iteration[source],
+        seconds=widen(program.seconds, seconds),
         bytes=widen(program.bytes, 0),
         what=widen(program.what, -1),
         axis=widen(program.axis, -1),
         peer=widen(program.peer, -1),
         root=widen(program.root, 0),
         tag=widen(program.tag, 0),
-        before=before,
+        before=_widened(program.before, old, issue, issue[following], old[waited_for], size),
         lifetimes=lifetimes,
-        gap_s=cost.gap_s,
     )
 
 
@@ -455,6 +490,11 @@ def _exchanges(program: Program, trace: Trace, pairs: bool) -> tuple[NDArray[np.
     transfers = transfers[holds]
     at = np.searchsorted(computes, transfers) - 1
     return np.append(transfers, transfers[at >= 0]), np.append(transfers, computes[at[at >= 0]])
+
+
+def _first_of_each(iteration: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The first row of each iteration, ascending; ``iteration`` of each row."""
+    return np.unique(iteration, return_index=True)[1].astype(np.int64)
 
 
 def _last_of_each(program: Program) -> NDArray[np.int64]:

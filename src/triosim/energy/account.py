@@ -31,8 +31,8 @@ from triosim.engine.graph import GraphRun
 from triosim.hardware import catalog
 from triosim.hardware.system import System, Tier
 from triosim.kernels.estimate import Estimates
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.lowering import LoweredJob
-from triosim.network.placement import Placement
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Trace
 
@@ -176,7 +176,7 @@ class EnergyAccount:
     Attributes:
         programs, lowered, played, iterations: the job as it was played; work is done where its tasks finish.
         trace: one rank's step.
-        system, placement: the machine, and where ranks are.
+        system, assignment: the machine, and where ranks are.
         times: operator times at the full clock, by row of ``system.models``.
         clocks: clock and brake by the same (:class:`~triosim.energy.governor.ClockedOperators`); 1 where there is none.
         spent: how each cell of ranks spent the run.
@@ -192,7 +192,7 @@ class EnergyAccount:
     iterations: int
     trace: Trace
     system: System
-    placement: Placement
+    assignment: DeviceAssignment
     times: Mapping[int, Estimates]
     clocks: Mapping[int, tuple[float, float]]
     spent: Sequence[RankTimeSpent]
@@ -222,7 +222,7 @@ class EnergyAccount:
 
     def _model(self, cell: int) -> int:
         rank = int(self.lowered.lowest[cell])
-        return int(self.system.device_model[self.placement.devices[rank]])
+        return int(self.system.device_model[self.assignment.devices[rank]])
 
     def _at(self, cell: int) -> slice:
         return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))
@@ -308,7 +308,7 @@ class EnergyAccount:
             devices_j=self._joules(devices),
             mean_w=self._joules(node) / seconds if seconds else 0.0,
             peak_w=peak,
-            device_mean_w=self._joules(devices) / seconds / self.placement.ranks if seconds else 0.0,
+            device_mean_w=self._joules(devices) / seconds / self.assignment.ranks if seconds else 0.0,
             per_sample_j=facility / self.samples if self.samples else None,
             per_token_j=facility / self.tokens if self.tokens else None,
             timed_j=self._joules(parts.get("static", 0) + idle + links - int(sent.sum()) + host),
@@ -372,12 +372,12 @@ class EnergyAccount:
         outer[adapters] = False
         ports = int(np.count_nonzero(out & outer[system.edge_source]))
         watts = len(adapters) * self.constants.value("network.nic") + ports * self.constants.value("network.port")
-        return watts * self.placement.ranks / system.devices
+        return watts * self.assignment.ranks / system.devices
 
     def _watts_of_hosts(self) -> float:
         """What servers take beside the devices of the job."""
         watts = 0.0
-        used = np.bincount(self.system.device_model[self.placement.devices], minlength=len(self.system.models))
+        used = np.bincount(self.system.device_model[self.assignment.devices], minlength=len(self.system.models))
         for device, count in zip(self.system.models, used.tolist(), strict=True):
             if count and device.tdp_w is not None and device.kind not in WITHOUT_HOST:
                 watts += count * device.tdp_w * self.constants.value("host.share")
@@ -396,7 +396,7 @@ class EnergyAccount:
             cells = np.flatnonzero(self.lowered.program == number).tolist()
             counts = self.lowered.count[cells].tolist()
             own = sum(by_cell[cell] * count for cell, count in zip(cells, counts, strict=True))
-            total = own + float(of_device[self.placement.devices[program.ranks]].sum())
+            total = own + float(of_device[self.assignment.devices[program.ranks]].sum())
             joules = total / NANO / self.iterations / sum(counts)
             clock = self.draws[self._model(cells[0])].clocked.clock
             rows.append(
@@ -410,7 +410,7 @@ class EnergyAccount:
         """A sentence for each rank class that draws more than its power cap on average."""
         found = []
         for row in rows:
-            cap = self.system.models[int(self.system.device_model[self.placement.devices[row.rank]])].power_cap_w
+            cap = self.system.models[int(self.system.device_model[self.assignment.devices[row.rank]])].power_cap_w
             if cap is not None and row.mean_w > cap * (1 + _ROUNDING):
                 found.append(
                     f"energy: rank {row.rank} draws {row.mean_w:.4g} W on average under its cap of {cap:g} W, which "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from operator import index
 from typing import Any, TypeVar
@@ -98,3 +98,13 @@ def column(given: NDArray[Any], name: str, dtype: DTypeLike) -> NDArray[Any]:
     if given.dtype.kind not in "iu" or (given.size and not fits.min <= given.min() <= given.max() <= fits.max):
         raise ValueError(f"{name} must hold whole numbers that fit {np.dtype(dtype)}, it is {given.dtype}")
     return np.require(given, dtype, ["C", "A"])
+
+
+def joined(columns: Sequence[NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
+    """Columns one after another as one of this type; an empty one where there are none."""
+    return np.concatenate([np.zeros(0, dtype), *columns]).astype(dtype)
+
+
+def row_ends(lengths: Iterable[int]) -> NDArray[np.int64]:
+    """Where rows of these lengths end that stand one after another, 0 ahead of them, shape ``(rows + 1,)``."""
+    return np.cumsum([0, *lengths], dtype=np.int64)

@@ -24,14 +24,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
-from triosim.engine.graph import Stuck
+from triosim.engine.column_types import joined, row_ends
+from triosim.engine.graph import CIRCLE, Stuck
 
 try:
     import triosim.engine._native as _native
@@ -186,75 +187,7 @@ def contended_run(schedule: ContendedSchedule, native: bool | None = None) -> Co
     return _run_natively(schedule) if native else _ContendedSimulator(schedule).run()
 
 
-def run_operator_chain(
-    step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8], hosted: bool = False
-) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-    """Run operators in order on one stream, with collectives on another that slow down the operators beside them.
-
-    Args:
-        step: of each operator ticks, ticks of the gap after it, ticks for which the host issues it, and whether it is
-            skipped; lists (ends and values) of the collectives that are called after it, before it, and that it needs;
-            ticks of each collective; ticks for which the host issues one; how many times longer an operator takes
-            beside one.
-        rows: operators, in order.
-        called: which collectives are called.
-        hosted: whether nothing begins before its host has issued it, in order from tick 0.
-
-    Returns:
-        when each of ``rows`` begins, is done and has been issued; when each collective begins and ends, -1 for one that
-        is not called.
-    """
-    if _native is not None:
-        found: tuple[Int64, Int64, Int64, Int64, Int64] = _native.chained(step, rows, called, hosted)[:5]
-        return found
-    ticks, gaps, issue, skips, *lists, calls, call_issue, slowdown = step
-    after, early, needs = (
-        [values[a:b].tolist() for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-        for ends, values in zip(lists[::2], lists[1::2], strict=True)
-    )
-    begin, done, issued = (np.zeros(len(rows), np.int64) for _ in range(3))
-    call_begin, call_end = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
-    host = free = talks = talked = 0  # a collective is under way from ``talks`` to ``talked``
-
-    def call(number: int) -> None:
-        nonlocal host, talks, talked
-        if called[number]:
-            host += call_issue if hosted else 0
-            at = max(free, talked, host)
-            talks = at if at > talked else talks
-            talked = at + int(calls[number])
-            call_begin[number], call_end[number] = at, talked
-
-    for place, row in enumerate(rows.tolist()):
-        for number in early[row]:
-            call(number)
-        ready = max([free, *(int(call_end[number]) for number in needs[row])])
-        if skips[row]:
-            free = ready
-            begin[place] = done[place] = free
-        else:
-            host += int(issue[row]) if hosted else 0
-            ready = max(ready, host)
-            length, start = int(ticks[row]), max(talks, ready)
-            if slowdown > 1 and talked > start and ready + length > start:
-                rest, concurrent = float(length - (start - ready)), (talked - start) / slowdown
-                stretched = round(rest * slowdown) if rest <= concurrent else talked - start + round(rest - concurrent)
-                length = start - ready + stretched
-            begin[place], done[place] = ready, ready + length
-            free = ready + length + int(gaps[row])
-        issued[place] = host
-        for number in after[row]:
-            call(number)
-    return begin, done, issued, call_begin, call_end
-
-
 def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
-    def ends(lengths: Any) -> Int64:
-        return np.cumsum([0, *lengths], dtype=np.int64)
-
-    def joined(columns: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-        return np.concatenate([np.zeros(0, dtype), *columns]).astype(dtype)
-
     fragments, ported, transfer_classes = schedule.fragments, schedule.ported, schedule.transfer_classes
     before = Ragged.stacked([Ragged.empty(0, np.int32), *(fragment.before for fragment in fragments)])
     ports = [port for own in ported for port in own.ports]
@@ -265,33 +198,30 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
     lag = np.array([schedule.lag_of(label) for label in range(schedule.labels)], np.int64)
     end, work, communication, hosted, label_ticks, ended = _native.meeting(
         (
-            ends(map(len, fragments)), joined([p.kind for p in fragments], np.int8),
+            row_ends(map(len, fragments)), joined([p.kind for p in fragments], np.int8),
             joined([p.stream for p in fragments], np.int8), joined([p.ticks for p in fragments], np.int64),
             joined([p.slowdown for p in fragments], np.float64), joined([p.label for p in fragments], np.int32),
             before.offsets, before.values.astype(np.int32), joined([p.host_delay for p in fragments], np.int64),
         ),
         (
-            ends(map(len, schedule.order)), joined(schedule.order, np.int32), joined(schedule.offset, np.int32),
+            row_ends(map(len, schedule.order)), joined(schedule.order, np.int32), joined(schedule.offset, np.int32),
             joined(schedule.release, np.int64), np.array([c.fragment for c in ported], np.int32),
-            ends(len(c.ports) for c in ported), np.array([p.message for p in ports], np.int64),
+            row_ends(len(c.ports) for c in ported), np.array([p.message for p in ports], np.int64),
             np.array([p.transfer_class for p in ports], np.int32), np.array([p.peer for p in ports], np.int32),
             lag,
         ),
         (
-            ends(map(len, transfer_classes.uses)), np.array([r for r, _ in uses], np.int32),
+            row_ends(map(len, transfer_classes.uses)), np.array([r for r, _ in uses], np.int32),
             np.array([u for _, u in uses], np.float64), np.array(transfer_classes.collective_class, np.int32),
-            ends(map(len, concurrent)), np.array([other for own in concurrent for other in own], np.int32),
+            row_ends(map(len, concurrent)), np.array([other for own in concurrent for other in own], np.int32),
             transfer_classes.resources,
             schedule.host.astype(np.int64),
         ),
         schedule.streams, schedule.messages, schedule.labels,
     )  # fmt: skip
     if not ended:
-        raise Stuck(_STUCK)
+        raise Stuck(CIRCLE)
     return ContendedRun(end, work, communication, hosted, label_ticks.reshape(len(schedule.order), schedule.labels))
-
-
-_STUCK = "actions wait for each other in a circle"
 
 
 class _WorkerState:
@@ -382,7 +312,7 @@ class _ContendedSimulator:
         for worker, own in enumerate(self.queue):
             self._account(worker)
             if any(at < len(rows) for at, rows in zip(self.at[worker], own, strict=True)):
-                raise Stuck(_STUCK)
+                raise Stuck(CIRCLE)
         work, communication, hosted = (
             np.array(column, np.int64) for column in (self.work, self.communication, self.hosted)
         )

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
-from triosim.engine.graph import Stuck
+from triosim.engine.column_types import joined, row_ends
+from triosim.engine.graph import CIRCLE, Stuck
 
 try:
     import triosim.engine._native as _native
@@ -169,45 +170,32 @@ def _columns_of(fragments: Sequence[TimedFragment]) -> tuple[NDArray[Any], ...]:
     before = Ragged.stacked([Ragged.empty(0, np.int32), *(fragment.before for fragment in fragments)])
 
     def column(name: str, dtype: Any) -> NDArray[Any]:
-        return np.concatenate([np.zeros(0, dtype), *(getattr(fragment, name) for fragment in fragments)]).astype(dtype)
+        return joined([getattr(fragment, name) for fragment in fragments], dtype)
 
     return (
-        _ends(map(len, fragments)), column("kind", np.int8), column("stream", np.int8), column("category", np.int8),
+        row_ends(map(len, fragments)), column("kind", np.int8), column("stream", np.int8), column("category", np.int8),
         column("ticks", np.int64), column("gap", np.int64), before.offsets, before.values.astype(np.int32),
     )  # fmt: skip
 
 
 def _run_natively(schedule: ContentionFreeSchedule) -> ContentionFreeRun:
-    none = np.zeros(0, np.int64)
     free, sent, arrived, counts, start, end, ended = _native.turns(
         _columns_of(schedule.fragments),
         (
-            _ends(map(len, schedule.order)), _joined(schedule.order), _joined(schedule.offset),
+            row_ends(map(len, schedule.order)), joined(schedule.order, np.int32), joined(schedule.offset, np.int32),
             np.array([own.fragment for own in schedule.ported], np.int32),
-            _ends(len(own.ports) for own in schedule.ported),
-            np.concatenate([none, *(np.array(own.ports, np.int64) for own in schedule.ported)]),
+            row_ends(len(own.ports) for own in schedule.ported),
+            joined([np.array(own.ports, np.int64) for own in schedule.ported], np.int64),
             schedule.extra_ticks,
         ),
         schedule.streams, len(schedule.extra_ticks),
     )  # fmt: skip
     if not ended:
-        raise _deadlock()
-    bounds = _ends(counts.tolist())
+        raise Stuck(CIRCLE)
+    bounds = row_ends(counts.tolist())
     cut = [(start[a:b], end[a:b]) for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
     spans = [cut[i : i + len(TimeCategory)] for i in range(0, len(cut), len(TimeCategory))]
     return ContentionFreeRun(free.reshape(len(schedule.order), schedule.streams), sent, arrived, spans)
-
-
-def _ends(lengths: Any) -> Int64:
-    return np.cumsum([0, *lengths], dtype=np.int64)
-
-
-def _joined(columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate([np.zeros(0, np.int32), *columns]).astype(np.int32)
-
-
-def _deadlock() -> Stuck:
-    return Stuck("actions wait for each other in a circle")
 
 
 class _ContentionFreeSimulator:
@@ -248,7 +236,7 @@ class _ContentionFreeSimulator:
                     at[worker] += 1
                     moved = True
         if any(number < len(own) for number, own in zip(at, plays, strict=True)):
-            raise _deadlock()
+            raise Stuck(CIRCLE)
         spans = [[_columns(spans) for spans in of] for of in self.spans]
         return ContentionFreeRun(
             np.array(self.free, np.int64).reshape(len(plays), self.schedule.streams), np.array(self.sent, np.int64),

@@ -217,5 +217,9 @@ class Stuck(RuntimeError):
     put (a defect of the caller)."""
 
 
+CIRCLE = "tasks wait for each other in a circle"
+"""What a graph says that is :class:`Stuck` on a cycle."""
+
+
 class TimeOverflow(InputError):
     """A run that goes on to tick :data:`BEYOND`."""

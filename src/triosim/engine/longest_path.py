@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.engine.column_types import column
-from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
+from triosim.engine.graph import CIRCLE, UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
 from triosim.engine.monte_carlo import scale_amounts
 from triosim.engine.play import play, selected_engine
 from triosim.engine.solver import NetworkModel
@@ -100,7 +100,7 @@ def longest_path(
         ends, found, complete = native.replay(graph, *given, np.ascontiguousarray(at, np.int64))
         if complete:
             return ends, found.reshape(len(links), len(at))
-        raise Stuck("tasks wait for each other in a circle")
+        raise Stuck(CIRCLE)
     return _replay(graph, *given, at)
 
 
@@ -156,5 +156,5 @@ def _replay(
             if not left[one]:
                 ready.append(one)
     if done < nodes:
-        raise Stuck("tasks wait for each other in a circle")
+        raise Stuck(CIRCLE)
     return end, np.stack([finish[task] for task in at.tolist()], axis=1) if len(at) else np.zeros((len(longer), 0))

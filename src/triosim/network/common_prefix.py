@@ -27,8 +27,8 @@ from triosim.core.dataclass import dataclass
 from triosim.core.result_cache import content
 from triosim.engine.graph import BEYOND, EngineNetwork, Graph, GraphRun, Task
 from triosim.engine.join import join, with_predecessors
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.lowering import Calls, JobMeetings, LoweredJob, instantiate, meetings
-from triosim.network.placement import Placement
 from triosim.network.prefix_rows import PrefixRows, Sending, sendings
 from triosim.network.routes import Router
 from triosim.network.traffic import CommunicationModel, classes
@@ -60,7 +60,7 @@ class PrefixedJob:
         origin: cell of the prefix of each cell of the rest.
         length: rows of each program that are in the prefix.
         graph, wires: of both, the prefix first; of its links too.
-        programs, placement, meeting, orders: of the whole job.
+        programs, assignment, meeting, orders: of the whole job.
         model: device model of each cell of the rest.
     """
 
@@ -71,7 +71,7 @@ class PrefixedJob:
     graph: Graph
     wires: EngineNetwork
     programs: Sequence[Program]
-    placement: Placement
+    assignment: DeviceAssignment
     meeting: JobMeetings
     orders: Sequence[Calls]
     model: NDArray[np.int64]
@@ -165,7 +165,7 @@ class PrefixedJob:
                 known[key] = len(kept)
                 kept.append(cell)
             into[cell] = known[key]
-        lowered = instantiate(self.programs, self.placement, _with_cells(self.meeting, into, kept), self.orders)
+        lowered = instantiate(self.programs, self.assignment, _with_cells(self.meeting, into, kept), self.orders)
         prefix, first = self.prefix, rest.first + cut
 
         def ticks(of: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -189,7 +189,7 @@ class PrefixedJob:
 
 def prefixed(
     programs: Sequence[Program],
-    placement: Placement,
+    assignment: DeviceAssignment,
     router: Router,
     means: CommunicationModel,
     fewest: int,
@@ -198,12 +198,12 @@ def prefixed(
     """The job cut in two, where that saves much; else None.
 
     Args:
-        programs, placement, router, means: as of :func:`triosim.network.lowering.lower`, whose network model knows of
+        programs, assignment, router, means: as of :func:`triosim.network.lowering.lower`, whose network model knows of
             weights.
         fewest: jobs of fewer tasks are left whole.
         most: rows of each program that may be in the prefix; None for all before the first late collective.
     """
-    meeting, orders = meetings(programs, placement, router, means)
+    meeting, orders = meetings(programs, assignment, router, means)
     lengths = np.array([len(program) for program in programs], np.int64)
     cells = np.bincount(meeting.program, minlength=len(programs))
     whole = int(lengths @ cells)
@@ -213,21 +213,21 @@ def prefixed(
     if cut is None or int(cut.sum() + (lengths - cut) @ cells) > MOST_OF_TASKS * whole:
         return None
     early = [_part(program, 0, end) for program, end in zip(programs, cut.tolist(), strict=True)]
-    first, calls = meetings(early, placement, router, means)
+    first, calls = meetings(early, assignment, router, means)
     if int(cut[first.program].sum() + (lengths - cut) @ cells) > MOST_OF_TASKS * whole:
         return None
-    prefix = instantiate(early, placement, first, calls)
+    prefix = instantiate(early, assignment, first, calls)
     origin = prefix.cell[meeting.lowest]
     if not np.array_equal(origin[meeting.cell], prefix.cell) or not _finer(meeting.link, prefix.link):
         return None
-    joining = _Joining(programs, cut, placement, meeting, orders)
-    rest = instantiate(joining.late, placement, meeting, joining.calls)
+    joining = _Joining(programs, cut, assignment, meeting, orders)
+    rest = instantiate(joining.late, assignment, meeting, joining.calls)
     graph, wires = _one_graph(prefix, rest)
     more = joining.edges(prefix, rest, origin)
     graph = replace(graph, before=with_predecessors(graph.before, *more))
-    model = router.system.device_model[placement.devices[meeting.lowest]].astype(np.int64)
+    model = router.system.device_model[assignment.devices[meeting.lowest]].astype(np.int64)
     return PrefixedJob(
-        prefix, rest, origin, cut, graph, wires, programs, placement, meeting, orders, model,
+        prefix, rest, origin, cut, graph, wires, programs, assignment, meeting, orders, model,
     )  # fmt: skip
 
 
@@ -256,11 +256,11 @@ class _Joining:
         self,
         programs: Sequence[Program],
         cut: NDArray[np.int64],
-        placement: Placement,
+        assignment: DeviceAssignment,
         meeting: JobMeetings,
         orders: Sequence[Calls],
     ) -> None:
-        self.programs, self.cut, self.placement, self.meeting = programs, cut, placement, meeting
+        self.programs, self.cut, self.assignment, self.meeting = programs, cut, assignment, meeting
         self.late: list[Program] = []
         self.arrivals: list[list[Sending]] = []  # of what was sent in the prefix and arrives in the rest
         self.calls: list[Calls] = []
@@ -288,7 +288,7 @@ class _Joining:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Tasks of the rest and tasks of the prefix that they wait for, both as numbered in the graph of both."""
         tasks, waits = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        class_of = classes([p.ranks.astype(np.int64) for p in self.programs], self.placement.ranks)
+        class_of = classes([p.ranks.astype(np.int64) for p in self.programs], self.assignment.ranks)
         for number, program in enumerate(self.programs):
             begin = int(self.cut[number])
             cells = np.flatnonzero(rest.program == number)
@@ -297,9 +297,9 @@ class _Joining:
             tasks.append((later + rows).reshape(-1))
             waits.append((prefix.first[origin[cells]][:, None] + needs).reshape(-1))
             for sender, receives, sends in self.arrivals[number]:
-                along = self.placement.mesh.names[program.axis[receives[0]]]
+                along = self.assignment.mesh.names[program.axis[receives[0]]]
                 stage = self.programs[sender].stage
-                ranks = self.placement.mesh.moved(rest.lowest[cells], along, stage)
+                ranks = self.assignment.mesh.moved(rest.lowest[cells], along, stage)
                 mine = np.flatnonzero(class_of[ranks] == sender)
                 tasks.append((later[mine] + (receives - begin)).reshape(-1))
                 waits.append((prefix.first[prefix.cell[ranks[mine]]][:, None] + sends).reshape(-1))

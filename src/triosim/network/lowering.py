@@ -18,7 +18,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
 from triosim.engine.graph import Collective, EngineNetwork, Graph, GraphRun, Pattern, Task
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.rank_classes import RankClasses, refine, separate, weights
 from triosim.network.routes import Router
 from triosim.network.traffic import (
@@ -101,13 +101,17 @@ class LoweredJob:
 
 
 def lower(
-    programs: Sequence[Program], placement: Placement, router: Router, means: CommunicationModel, fold: bool = True
+    programs: Sequence[Program],
+    assignment: DeviceAssignment,
+    router: Router,
+    means: CommunicationModel,
+    fold: bool = True,
 ) -> LoweredJob:
     """Instantiate the programs on their devices.
 
     Args:
         programs: one per rank class; together they name every rank once.
-        placement: device of each rank.
+        assignment: device of each rank.
         router: finds routes on the machine.
         means: says how collectives and transfers are done.
         fold: put ranks that nothing tells apart into the graph once; else every rank.  The network model must know of
@@ -116,8 +120,8 @@ def lower(
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    meeting, orders = meetings(programs, placement, router, means, fold)
-    return instantiate(programs, placement, meeting, orders)
+    meeting, orders = meetings(programs, assignment, router, means, fold)
+    return instantiate(programs, assignment, meeting, orders)
 
 
 Calls = dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -125,26 +129,30 @@ Calls = dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 def meetings(
-    programs: Sequence[Program], placement: Placement, router: Router, means: CommunicationModel, fold: bool = True
+    programs: Sequence[Program],
+    assignment: DeviceAssignment,
+    router: Router,
+    means: CommunicationModel,
+    fold: bool = True,
 ) -> tuple[JobMeetings, list[Calls]]:
     """Who meets whom in a job, and what each program calls.  As :func:`lower`."""
-    mesh = placement.mesh
+    mesh = assignment.mesh
     said = [talk(program, len(mesh.names)) for program in programs]
     axes = (mesh.axes, mesh.derived)
-    meeting = _meeting(tuple(one for one, _ in said), *axes, placement.devices.tobytes(), router, means, fold)
+    meeting = _meeting(tuple(one for one, _ in said), *axes, assignment.devices.tobytes(), router, means, fold)
     return meeting, [order for _, order in said]
 
 
 def instantiate(
-    programs: Sequence[Program], placement: Placement, meeting: JobMeetings, orders: Sequence[Calls]
+    programs: Sequence[Program], assignment: DeviceAssignment, meeting: JobMeetings, orders: Sequence[Calls]
 ) -> LoweredJob:
     """The graph of programs whose ranks meet so: a copy of its program for each cell.
 
     Args:
-        programs, placement: as of :func:`lower`.
+        programs, assignment: as of :func:`lower`.
         meeting, orders: as :func:`meetings` finds them.  A program may be part of the one that it was found for.
     """
-    return _Lowering(programs, placement, meeting, orders).run()
+    return _Lowering(programs, assignment, meeting, orders).run()
 
 
 class CellEndpoint(NamedTuple):
@@ -214,15 +222,15 @@ def _meeting(
         devices: device of each rank, int32.
         router, means, fold: as of :func:`lower`.
     """
-    placement = Placement(Mesh(axes, derived=derived), np.frombuffer(devices, np.int32))
-    found = find_routes(talks, placement, router, means)
+    assignment = DeviceAssignment(Mesh(axes, derived=derived), np.frombuffer(devices, np.int32))
+    found = find_routes(talks, assignment, router, means)
     cells = refine(found.traffic) if fold else separate(found.traffic)
-    cell = cells.endpoint[: placement.ranks]
+    cell = cells.endpoint[: assignment.ranks]
     order = np.argsort(cell, kind="stable")
     ranks = Ragged(order, np.concatenate([[0], np.cumsum(np.bincount(cell))]))
     members = [said.members for said in talks]
     lowest = order[ranks.offsets[:-1]]
-    program = classes(members, placement.ranks)[lowest]
+    program = classes(members, assignment.ranks)[lowest]
     folding = _Folding(found, cells, cell)
     for sort in found.sorts:
         folding.meet(sort)
@@ -301,13 +309,13 @@ class _Lowering:
     def __init__(
         self,
         programs: Sequence[Program],
-        placement: Placement,
+        assignment: DeviceAssignment,
         meeting: JobMeetings,
         orders: Sequence[Calls],
     ) -> None:
-        self.programs, self.placement = programs, placement
+        self.programs, self.assignment = programs, assignment
         self.meeting, self.orders, self.cell = meeting, orders, meeting.cell
-        self.class_of = classes([p.ranks.astype(np.int64) for p in programs], placement.ranks)
+        self.class_of = classes([p.ranks.astype(np.int64) for p in programs], assignment.ranks)
         self.lowest, self.program = meeting.lowest, meeting.program
         self.lengths = np.array([len(p) for p in programs], np.int64)
         self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
@@ -377,7 +385,7 @@ class _Lowering:
             self.what[self._tasks(number, rows)] = own[:, None]
         sends = [self.programs[p].rows(Op.SEND) + first for p, first in zip(self.program, self.first[:-1], strict=True)]
         self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)))
-        mesh, found = self.placement.mesh, []
+        mesh, found = self.assignment.mesh, []
         for number, program in enumerate(self.programs):
             receives = program.rows(Op.RECEIVE)
             peer, sender = program.peer[receives], np.full((len(self.within[number]), len(receives)), -1, np.int64)
@@ -440,7 +448,7 @@ class _Lowering:
         for endpoint in endpoints:
             rows, own = self.orders[int(self.program[endpoint.cell])][axis]
             if own is not calls and not np.array_equal(own, calls):
-                name, group = self.placement.mesh.names[axis], self.meeting.groups[endpoint.group].tolist()
+                name, group = self.assignment.mesh.names[axis], self.meeting.groups[endpoint.group].tolist()
                 raise AssertionError(f"members of {name} group {group} issue different collectives")
             tasks = self.first[endpoint.cell] + rows
             self.what[tasks], self.member[tasks], self.group[tasks] = instance, endpoint.place, endpoint.group

@@ -16,7 +16,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
 from triosim.hardware.system import System, Tier
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.rank_classes import Traffic, alike
 from triosim.network.routes import Router
 from triosim.schedule.program import COLLECTIVES, Op, Program
@@ -210,14 +210,14 @@ _MOST_CODES = 2**62
 
 
 def find_routes(
-    talks: Sequence[ClassTraffic], placement: Placement, router: Router, means: CommunicationModel
+    talks: Sequence[ClassTraffic], assignment: DeviceAssignment, router: Router, means: CommunicationModel
 ) -> Routes:
     """All routes on which rank classes send.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    return _Survey(talks, placement, router, means).routes()
+    return _Survey(talks, assignment, router, means).routes()
 
 
 @dataclass
@@ -268,14 +268,14 @@ class _Survey:
     """Goes through what the classes say and notes every route once."""
 
     def __init__(
-        self, talks: Sequence[ClassTraffic], placement: Placement, router: Router, means: CommunicationModel
+        self, talks: Sequence[ClassTraffic], assignment: DeviceAssignment, router: Router, means: CommunicationModel
     ) -> None:
-        self.talks, self.placement, self.router, self.means = talks, placement, router, means
+        self.talks, self.assignment, self.router, self.means = talks, assignment, router, means
         self.system = router.system
         self.ranks = [said.members for said in talks]
-        self.class_of = classes(self.ranks, placement.ranks)
-        self.device = placement.devices.astype(np.int64)
-        self.endpoints = placement.ranks
+        self.class_of = classes(self.ranks, assignment.ranks)
+        self.device = assignment.devices.astype(np.int64)
+        self.endpoints = assignment.ranks
         self.others: list[NDArray] = []  # what kind of endpoint those are that are no ranks
         self.table = _RouteColumns()
         self.members: list[NDArray] = []
@@ -285,7 +285,7 @@ class _Survey:
     def routes(self) -> Routes:
         sends = self._sends()
         fetches = self._fetches()
-        sorts = tuple(sort for axis in range(len(self.placement.mesh.names)) for sort in self._sorts(axis))
+        sorts = tuple(sort for axis in range(len(self.assignment.mesh.names)) for sort in self._sorts(axis))
         table, system, router = self.table, self.system, self.router
         none = np.zeros(0, np.int64)
         routes = router.routes(np.concatenate([none, *table.source_node]), np.concatenate([none, *table.target_node]))
@@ -309,7 +309,7 @@ class _Survey:
     # --- from rank to rank --------------------------------------------------------------------------------------------
 
     def _sends(self) -> dict[tuple[int, int, int], NDArray[np.int64]]:
-        mesh, found = self.placement.mesh, {}
+        mesh, found = self.assignment.mesh, {}
         for number, said in enumerate(self.talks):
             ranks = self.ranks[number]
             for stage, size in said.sends:
@@ -398,7 +398,7 @@ class _Survey:
         calls = [said.distinct(axis) for said in self.talks]
         if not any(len(table) for table in calls):
             return []
-        groups = self.placement.mesh.table(self.placement.mesh.names[axis])
+        groups = self.assignment.mesh.table(self.assignment.mesh.names[axis])
         classes_ = self.class_of[groups].astype(np.int64)
         busy = np.array([len(table) > 0 for table in calls])
         groups, classes_ = groups[busy[classes_].any(axis=1)], classes_[busy[classes_].any(axis=1)]
@@ -422,7 +422,7 @@ class _Survey:
         """
         if any(not np.array_equal(table, calls[0]) for table in calls):
             raise AssertionError(
-                f"members of {self.placement.mesh.names[axis]} group {ranks[0].tolist()} issue different collectives"
+                f"members of {self.assignment.mesh.names[axis]} group {ranks[0].tolist()} issue different collectives"
             )
         scheduled = tuple(
             self._scheduled(self.device[ranks[0]], COLLECTIVES[what], size, root)

@@ -12,7 +12,7 @@ from triosim.core.errors import PlanError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.memory.footprint import ROUND_BYTES
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.plan import Plan
 from triosim.posttraining.recipe import POLICY, PhaseOfStep, PostTraining, StepModel
 from triosim.prediction.played_run import Run
@@ -268,7 +268,7 @@ def _of_forward(plan: Plan, updates: int) -> Plan:
 def _run(phase: PhaseOfStep, trace: Trace, system: System, plan: Plan, fidelity: Fidelity) -> _PhaseOutcome:
     held: dict[int, int] = {}
 
-    def keep(run: Run, placement: Placement, machine: System, step: Trace) -> None:
+    def keep(run: Run, assignment: DeviceAssignment, machine: System, step: Trace) -> None:
         for program in run.programs:
             lives = program.lifetimes
             if lives is not None:

@@ -18,6 +18,8 @@ POLICY, REFERENCE, CRITIC, REWARD = "policy", "reference", "critic", "reward"
 """Models of a step, by what they are for."""
 AS_POLICY = "policy"
 """Name of a model that has the policy's own layers."""
+RULE = "rule"
+"""What scores answers where no model does; it takes no time of the devices."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,26 @@ def reference_model(how: str, adapters: bool) -> tuple[StepModel, ...]:
     if how == "adapters" and not adapters:
         raise InputError("post: reference=adapters is the policy without its adapters: give --lora, or reference=model")
     return (StepModel(REFERENCE, within_policy=adapters and how != "model"),)
+
+
+def reward_model(of: str) -> tuple[StepModel, ...]:
+    """The model that scores answers, where one does.
+
+    Args:
+        of: as of :class:`StepModel`, or :data:`RULE`.
+    """
+    return () if of == RULE else (StepModel(REWARD, of, scores=True),)
+
+
+def scoring_phases(reward: str, old: bool, reference: str) -> tuple[PhaseOfStep, ...]:
+    """Forwards that score the answers of a step before the first update.
+
+    Args:
+        reward: as of :func:`reward_model`.
+        old: whether the policy's log-probabilities of its own answers are worked out.
+        reference: as of :func:`reference_model`.
+    """
+    phases = (
+        ("rewards", REWARD, reward != RULE), ("old policy", POLICY, old), ("reference", REFERENCE, reference != "none"),
+    )  # fmt: skip
+    return tuple(PhaseOfStep(name, model) for name, model, runs in phases if runs)

@@ -26,9 +26,9 @@ from triosim.hardware.system import System
 from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
+from triosim.prediction.playing import lowered_job
 from triosim.prediction.prepare import prepare
 from triosim.prediction.priced_job import Progress
-from triosim.prediction.simulate import lowered_job
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Trace
 

@@ -42,7 +42,7 @@ def efficiency(job: CompiledJob, seconds: float, tokens_per_s: float | None) -> 
     if not total or not seconds:
         return Efficiency(None, None, tokens, None, "", None, "the step has no products that are counted")
     dtype = DTYPES[int(by_type[:-1].argmax())]
-    models = np.bincount(job.system.device_model[job.placement.devices], minlength=len(job.system.models)).tolist()
+    models = np.bincount(job.system.device_model[job.assignment.devices], minlength=len(job.system.models)).tolist()
     used = [(device, count) for device, count in zip(job.system.models, models, strict=True) if count]
     peaks = [peak(device, dtype) for device, _ in used]
     source = "; ".join(dict.fromkeys(words for *_, words in peaks))

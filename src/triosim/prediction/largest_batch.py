@@ -46,7 +46,7 @@ def fullest(job: CompiledJob) -> TightestMemory:
     """The rank class that decides whether a job fits."""
     return max(
         (
-            needed(number, footprint.reserved_bytes, job.system.model(int(job.placement.devices[program.ranks.min()])))
+            needed(number, footprint.reserved_bytes, job.system.model(int(job.assignment.devices[program.ranks.min()])))
             for number, (program, footprint) in enumerate(zip(job.programs, job.footprints, strict=True))
         ),
         key=lambda f: (f.fits is False, f.needed_bytes),

@@ -68,7 +68,7 @@ def play_prefixed(
     """
     most = None
     for _ in range(MOST_CUTS):
-        cut = prefixed(job.programs, job.placement, job.router, means, fewest, most)
+        cut = prefixed(job.programs, job.assignment, job.router, means, fewest, most)
         if cut is None:
             return None
         progress("playing the job")

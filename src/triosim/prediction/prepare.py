@@ -106,7 +106,7 @@ def written(made: StagedJob, progress: Progress = lambda words: None, memory: bo
 
     key = (_what_is_written(made, costs), memory)
     classes, found = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
-    devices = [made.system.model(int(made.placement.devices[p.ranks.min()])) for p in classes]
+    devices = [made.system.model(int(made.assignment.devices[p.ranks.min()])) for p in classes]
     interferes = [interference(device, made.fidelity.slowdown) for device in devices]
     return CompiledJob(**vars(made), programs=classes, footprints=found, interferes=interferes)
 
@@ -160,9 +160,9 @@ def _costs(made: StagedJob) -> Costs:
     copied = placed.weights or placed.compression is not None or placed.outer is not None
     copied = copied or bool(step.transfers.copied.any())
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
-    update = update_s_per_byte(system, made.placement.devices) if placed.updates_on_host else 0.0
+    update = update_s_per_byte(system, made.assignment.devices) if placed.updates_on_host else 0.0
     on_drives = any(stay.place == NVME for stay in placed.away)
-    drives = nvme_s_per_byte(system, made.placement.devices) if on_drives else (0.0, 0.0)
+    drives = nvme_s_per_byte(system, made.assignment.devices) if on_drives else (0.0, 0.0)
     return Costs(
         made.all_times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update, nvme_s_per_byte=drives
     )
@@ -175,7 +175,7 @@ _WRITTEN = ResultCache[tuple[list[Program], list[Footprint]]](1, MOST_KEPT, lamb
 
 def _what_is_written(made: StagedJob, costs: Costs) -> Hashable:
     """All that the programs of a job depend on."""
-    step, placement = made.step, made.placement
+    step, assignment = made.step, made.assignment
     traces = tuple(
         IdentityKey(getattr(part, column.name))
         for trace in (step.trace, step.homes)
@@ -183,7 +183,7 @@ def _what_is_written(made: StagedJob, costs: Costs) -> Hashable:
         for column in fields(part)
     )
     divided = tuple((m, content(found.seconds)) for m, found in made.all_times.items())
-    devices = content(made.system.device_model[placement.devices]) if len(divided) > 1 else None
+    devices = content(made.system.device_model[assignment.devices]) if len(divided) > 1 else None
     steps = content((step.transfers, step.replication, step.root_only, step.origin, step.apart))
     return (
         traces, steps, divided, devices, content(costs), content(made.stages), type(made.schedule), made.plan,
@@ -193,14 +193,14 @@ def _what_is_written(made: StagedJob, costs: Costs) -> Hashable:
 
 def _programs(made: StagedJob, costs: Costs) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
-    step, system, placement, times = made.step, made.system, made.placement, made.all_times
+    step, system, assignment, times = made.step, made.system, made.assignment, made.all_times
     base = made.models[0]
     classes = each_program(step, costs, made.stages, made.schedule, made.plan, made.mesh)
     if len(times) == 1:
         return launch(classes, step.trace, made.launching)
     divided = []
     for program in classes:
-        models = system.device_model[placement.devices[program.ranks]]
+        models = system.device_model[assignment.devices[program.ranks]]
         for model in distinct(models).tolist():
             ratio = np.divide(
                 times[model].seconds, times[base].seconds, out=np.ones(len(step.trace)), where=times[base].seconds > 0

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.captured import captured, counts_of_experts
 from triosim.composition.host import (
-    HostCosts,
-    crowding,
-    default_mode,
     further_kernels,
-    host,
     kernel_by_kernel,
-    launched_one_by_one,
-    rank_by_rank,
 )
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
@@ -34,7 +27,7 @@ from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.physical.attention import check as check_attention
-from triosim.network.placement import Placement, place
+from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
@@ -44,7 +37,7 @@ from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
 from triosim.prediction.pricing import priced
-from triosim.stacks import ASSUMED, COUNTED_BY_HOST, NEEDED, ONE_BY_ONE
+from triosim.stacks import ASSUMED, NEEDED, ONE_BY_ONE
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.layout import laid_out
@@ -67,7 +60,7 @@ class PricedJob:
     Attributes:
         whole: the step of one micro-batch of a replica, before it was divided among its ranks.
         step: one rank's share of it.
-        system, plan, fidelity, mesh, placement: on what and how.
+        system, plan, fidelity, mesh, assignment: on what and how.
         residual: what measured iterations taught of composition, None without any.
         router: finds routes on the system.
         workload: the step that was divided, as the plan runs it.
@@ -87,7 +80,7 @@ class PricedJob:
     plan: Plan
     fidelity: Fidelity
     mesh: JobMesh
-    placement: Placement
+    assignment: DeviceAssignment
     residual: CalibratedOverhead | None
     router: Router
     workload: Trace
@@ -108,42 +101,11 @@ class PricedJob:
     @property
     def seconds_per_byte(self) -> float:
         """What a byte costs between neighbouring stages, for balancing them."""
-        return seconds_per_byte_between(self.router, self.placement, self.mesh)
-
-    def launched(self, chunks: int) -> HostCosts:
-        """What launching costs where each stage has so many chunks."""
-        plan, placement, stack = self.plan, self.placement, self.plan.stack or ASSUMED
-        asked = self.fidelity.host or (plan.stack.host if plan.stack and self.named and self.residual is None else "")
-        devices = [job.device for job in self.jobs.values()]
-        mode, why = (asked, "") if asked else default_mode(self.workload, devices, self.recorded_on)
-        driven = self.mesh.replicas if self.step.replication.rooted else 1
-        alone = driven * crowding(_processes(placement, self.system) // driven, self.system.server_cores)
-        trace = self.step.trace
-        if self.residual is None:
-            launching = host(trace, mode, alone, why)
-        else:
-            launching = self.residual.host(trace, alone)
-        if self.named:
-            launching = captured(trace, launching, stack.graphs)
-            counted = stack.expert_counts == COUNTED_BY_HOST and launching.mode not in ("none", "graph")
-            if counted and not any(rule.pads_experts for rule in rules_of(plan, self.named)):
-                launching = replace(launching, read=counts_of_experts(trace))
-            if stack.experts == ONE_BY_ONE:
-                launching = launched_one_by_one(launching, _further_kernels(trace, plan))
-        if self.named and stack.blocking_launches and launching.mode != "none":
-            launching = replace(launching, blocking=True)
-        if self.named and self.step.replication.weights and launching.mode not in ("none", "graph"):
-            if stack.listed_collectives:
-                axis = self.step.replication.axis
-                launching = rank_by_rank(launching, self.mesh.row(axis), self.mesh.size(axis))
-            launching = replace(launching, gathering=stack.blocking_gathers)
-        if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
-            launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
-        return launching
+        return seconds_per_byte_between(self.router, self.assignment, self.mesh)
 
 
-def _further_kernels(trace: Trace, plan: Plan) -> NDArray[np.float64]:
-    """Kernels beyond the first where experts are gone through one by one.
+def kernels_of_experts(trace: Trace, plan: Plan) -> NDArray[np.float64]:
+    """Kernels beyond the first of each operator where experts are gone through one by one, shape ``(operators,)``.
 
     Transformer Engine casts for all experts at once where scales are those of earlier iterations.
     """
@@ -173,70 +135,125 @@ def price_job(
     """
     fidelity = fidelity or Fidelity()
     if not plan.training or not np.any(workload.operators.phase):
-        from triosim.transform.inference import forward_only
+        workload, plan = _without_backward(workload, plan)
+    rules, mesh = mesh_of(workload, system, plan)
+    workload = _as_planned(workload, system, plan, rules)
+    placed = _replication(workload, plan, rules, mesh)
+    placed = replace(placed, waits=True) if waits else placed
+    named, stack = workload.meta.made_by == NAMED, plan.stack or ASSUMED
+    progress("dividing the step")
+    made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
+    workload, step = made.workload, made.step
+    assignment = assign_devices(mesh, system.devices, plan.placement)
+    system, recorded_on = _devices(workload, system)
+    progress("pricing operators")
+    devices = {m: system.models[m] for m in distinct(system.device_model[assignment.devices]).tolist()}
+    for device in devices.values():
+        check_attention(step.trace, device)
+        quantization.check(plan.quantize, device)
+    others = tuple(_recording(workload, other) for other in other_recordings)
+    jobs = {
+        m: PricingJob(step.trace, replace(device, slowdown=1.0), workload, recorded_on, others)
+        for m, device in devices.items()
+    }
+    residual = _residual(fidelity)
+    each_run = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
+    if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
+        more = kernels_of_experts(step.trace, plan)
+        each_run = {
+            m: replace(times, seconds=kernel_by_kernel(times.seconds, step.trace, more))
+            for m, times in each_run.items()
+        }
+    shares = run_shares(step, plan, mesh, mesh.micro_batches, named)
+    full_clock = {
+        m: replace(times, seconds=mean_run(times.seconds, shares, devices[m], residual))
+        for m, times in each_run.items()
+    }
+    all_times, clocks = _held_back(full_clock, jobs, mesh, drawn or {})
+    return PricedJob(
+        whole=made.whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, assignment=assignment,
+        residual=residual, router=router_of(system), workload=workload, recorded_on=recorded_on, named=named,
+        models=tuple(devices), jobs=jobs, all_times=all_times, full_clock=full_clock, each_run=each_run, clocks=clocks,
+    )  # fmt: skip
 
-        plan = plan.replaced(training=False)
-        workload = forward_only(workload)
-        if plan.recompute != "none":
-            raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+
+def _without_backward(workload: Trace, plan: Plan) -> tuple[Trace, Plan]:
+    """The forward of a step alone, and its plan.
+
+    Raises:
+        PlanError: the plan asks for something of the backward.
+    """
+    from triosim.transform.inference import forward_only
+
+    if plan.recompute != "none":
+        raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    return forward_only(workload), plan.replaced(training=False)
+
+
+def _as_planned(workload: Trace, system: System, plan: Plan, rules: Sequence[Rule]) -> Trace:
+    """A step with the optimizer, layout, precision and recomputation of its plan.
+
+    Raises:
+        InputError: none of its operators runs, or the plan asks for what it or a device cannot do.
+    """
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
-    workload = optimized(workload, plan.optimizer)
-    workload = laid_out(workload, plan.layout)
+    workload = laid_out(optimized(workload, plan.optimizer), plan.layout)
     either_way = all(map(quantization.reads_either_way, system.models))
-    named = workload.meta.made_by == NAMED
-    rules = rules_of(plan, named)
     stack = plan.stack or ASSUMED
-    padded = named and stack.expert_padding and not any(rule.pads_experts for rule in rules)
+    padded = workload.meta.made_by == NAMED and stack.expert_padding
+    padded = padded and not any(rule.pads_experts for rule in rules)
     cast = quantization.quantized(workload, plan.quantize, either_way, padded)
-    workload = recomputed(cast, plan.recompute, stack.recomputed == NEEDED)
-    own_batch = None if named else _samples(workload)
-    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
+    return recomputed(cast, plan.recompute, stack.recomputed == NEEDED)
+
+
+def _replication(workload: Trace, plan: Plan, rules: Sequence[Rule], mesh: JobMesh) -> Replication:
+    """What replicas have whole and what in parts.
+
+    Raises:
+        PlanError: the plan asks for what its replicas cannot do.
+    """
     placed = replication(rules, mesh)
-    placed = replace(placed, waits=True) if waits else placed
     if placed.away and not plan.training:
         raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-    if plan.training and (plan.optimizer or named) and needs_whole_tensors(workload):
-        placed = _of_whole_tensors(mesh, placed)
-    progress("dividing the step")
-    made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
-    workload, whole, step = made.workload, made.whole, made.step
-    placement = place(mesh, system.devices, plan.placement)
-    system, recorded_on = _devices(workload, system)
-    router = router_of(system)
-    progress("pricing operators")
-    models = distinct(system.device_model[placement.devices]).tolist()
-    others = tuple(_recording(workload, other) for other in other_recordings)
-    plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
-    jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
-    for device in {m: system.models[m] for m in models}.values():
-        check_attention(step.trace, device)
-        quantization.check(plan.quantize, device)
-    residual = None
-    if fidelity.composition:
-        from triosim.composition.residual import load as residual_of
+    updates = plan.training and (plan.optimizer or workload.meta.made_by == NAMED)
+    return _of_whole_tensors(mesh, placed) if updates and needs_whole_tensors(workload) else placed
 
-        residual = residual_of(fidelity.composition)
-    times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
-    if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
-        more = _further_kernels(step.trace, plan)
-        times = {m: replace(t, seconds=kernel_by_kernel(t.seconds, step.trace, more)) for m, t in times.items()}
-    each_run = times
-    for share in run_shares(step, plan, mesh, mesh.micro_batches, named):
-        times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
-    if any(system.models[m].slowdown != 1 for m in times):
-        times = {m: replace(found, seconds=found.seconds * system.models[m].slowdown) for m, found in times.items()}
-    if residual is not None:
-        times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
-    full_clock = times
-    times, clocks = _held_back(times, jobs, mesh, drawn or {})
-    return PricedJob(
-        whole=whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, placement=placement,
-        residual=residual, router=router, workload=workload, recorded_on=recorded_on, named=named,
-        models=tuple(models), jobs=jobs, all_times=times, full_clock=full_clock, each_run=each_run, clocks=clocks,
-    )  # fmt: skip
+
+def _residual(fidelity: Fidelity) -> CalibratedOverhead | None:
+    """What measured iterations taught of composition, None without any.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if not fidelity.composition:
+        return None
+    from triosim.composition.residual import load
+
+    return load(fidelity.composition)
+
+
+def mean_run(
+    seconds: NDArray[np.float64],
+    shares: Sequence[NDArray[np.float64]],
+    device: Accelerator,
+    residual: CalibratedOverhead | None,
+) -> NDArray[np.float64]:
+    """Seconds of operators in the mean of the micro-batches, at the full clock of a device, shape ``(operators,)``.
+
+    Args:
+        seconds: where each operator runs, on a device that is not slowed down.
+        shares: parts of the micro-batches in which they run, as of :func:`run_shares`.
+        device: may be slowed down.
+        residual: what measured iterations taught of composition, None without any.
+    """
+    for share in shares:
+        seconds = seconds * share
+    if device.slowdown != 1:
+        seconds = seconds * device.slowdown
+    return seconds if residual is None else seconds * residual.terms.scale
 
 
 def run_shares(step: Step, plan: Plan, mesh: JobMesh, micro_batches: int, named: bool) -> list[NDArray[np.float64]]:
@@ -338,11 +355,6 @@ def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | Non
     return system, recorded_on if name else system.models[0]
 
 
-def _processes(placement: Placement, system: System) -> int:
-    """Ranks on the server that has most of them."""
-    return int(np.bincount(system.device_server[placement.devices]).max(initial=1))
-
-
 def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], JobMesh]:
     """The rules and the mesh of a plan.
 
@@ -363,14 +375,14 @@ def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.
         InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     _, mesh = mesh_of(workload, system, plan)
-    router, placement = router_of(system), place(mesh, system.devices, plan.placement)
-    return np.array([seconds_per_byte_between(router, placement, mesh, stage) for stage in range(mesh.stages - 1)])
+    router, assignment = router_of(system), assign_devices(mesh, system.devices, plan.placement)
+    return np.array([seconds_per_byte_between(router, assignment, mesh, stage) for stage in range(mesh.stages - 1)])
 
 
-def seconds_per_byte_between(router: Router, placement: Placement, mesh: JobMesh, stage: int = 0) -> float:
+def seconds_per_byte_between(router: Router, assignment: DeviceAssignment, mesh: JobMesh, stage: int = 0) -> float:
     """What a byte costs from a stage to the next; that from the first is what stages are balanced by."""
     if mesh.stages == 1:
         return 0.0
-    here, there = (int(placement.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
+    here, there = (int(assignment.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
     rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
     return 1 / min(rates) if rates else 0.0

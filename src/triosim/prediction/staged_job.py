@@ -15,10 +15,11 @@ from triosim.core.registry import is_ours
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.partition.resolve import JobMesh
 from triosim.plan import Plan
-from triosim.prediction.priced_job import PricedJob, run_shares
+from triosim.prediction.launching import launching_costs
+from triosim.prediction.priced_job import PricedJob, mean_run, run_shares
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.cutting import even_cuts
@@ -58,13 +59,9 @@ class StagedJob(PricedJob):
 
     def mean_seconds(self, micro_batches: int) -> NDArray[np.float64]:
         """Seconds of each operator at the full clock in the mean of so many micro-batches, on the slowest device."""
-        seconds = self.each_run[self.slowest].seconds
-        for share in run_shares(self.step, self.plan, self.mesh, micro_batches, self.named):
-            seconds = seconds * share
-        slowdown = self.system.models[self.slowest].slowdown
-        if slowdown != 1:
-            seconds = seconds * slowdown
-        return seconds if self.residual is None else seconds * self.residual.terms.scale
+        shares = run_shares(self.step, self.plan, self.mesh, micro_batches, self.named)
+        device = self.system.models[self.slowest]
+        return mean_run(self.each_run[self.slowest].seconds, shares, device, self.residual)
 
 
 def stage_job(job: PricedJob) -> StagedJob:
@@ -80,7 +77,7 @@ def stage_job(job: PricedJob) -> StagedJob:
     chunks = schedule.chunks_per_stage
     of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
     count = mesh.stages * schedule.model_parts
-    of_copies = _by_stage(times, job.system, job.placement, mesh)[of_parts].reshape(schedule.directions, count, -1)
+    of_copies = _by_stage(times, job.system, job.assignment, mesh)[of_parts].reshape(schedule.directions, count, -1)
     costs = of_copies.max(axis=0)  # (parts of the model, operators): where it runs on two devices, on the slower one
     if mesh.stages > 1 and plan.stages is not None and isinstance(plan.cuts, str):
         _check_even(step.trace, count, plan.cuts)
@@ -92,8 +89,8 @@ def stage_job(job: PricedJob) -> StagedJob:
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
     return StagedJob(
-        **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, launching=job.launched(chunks),
-        schedule=schedule,
+        **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, schedule=schedule,
+        launching=launching_costs(job, chunks),
     )  # fmt: skip
 
 
@@ -154,11 +151,13 @@ def _unsplit(trace: Trace, stages: Stages, seconds: NDArray[np.float64], schedul
     )
 
 
-def _by_stage(times: dict[int, Estimates], system: System, placement: Placement, mesh: JobMesh) -> NDArray[np.float64]:
+def _by_stage(
+    times: dict[int, Estimates], system: System, assignment: DeviceAssignment, mesh: JobMesh
+) -> NDArray[np.float64]:
     """Seconds of each operator on the devices of each stage, shape ``(stages, operators)``.
 
     Ranks of a stage wait for each other, so the slowest of its devices counts.
     """
-    models = [system.device_model[placement.devices[mesh.of_stage(stage)]] for stage in range(mesh.stages)]
+    models = [system.device_model[assignment.devices[mesh.of_stage(stage)]] for stage in range(mesh.stages)]
     total = {m: float(found.seconds.sum()) for m, found in times.items()}
     return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])

@@ -112,7 +112,7 @@ class Summary:
             make_cost=lambda energy, interval, varies: self._cost(energy, seconds, throughput, interval, varies),
             make_layers=lambda: layer_rows(run, trace, account),
             make_timeline=lambda: timeline_of(
-                run, trace, self.of.system, self.of.placement, self.of.footprints, account
+                run, trace, self.of.system, self.of.assignment, self.of.footprints, account
             ),
             make_stats=self.stats,
         )
@@ -123,7 +123,7 @@ class Summary:
     ) -> Cost:  # fmt: skip
         """What the job costs, and emits."""
         system = self.of.system
-        counts = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
+        counts = np.bincount(system.device_model[self.of.assignment.devices], minlength=len(system.models)).tolist()
         used = Usage(
             devices=tuple((m.name, float(n)) for m, n in zip(system.models, counts, strict=True) if n),
             hours=seconds / SECONDS_PER_HOUR, it_j=energy.node_j, pue=energy.pue,
@@ -141,7 +141,7 @@ class Summary:
         of, run = self.of, self.run
         return EnergyAccount(
             programs=run.programs, lowered=run.lowered, played=run.played, iterations=run.iterations,
-            trace=of.step.trace, system=of.system, placement=of.placement, times=of.full_clock, clocks=of.clocks,
+            trace=of.step.trace, system=of.system, assignment=of.assignment, times=of.full_clock, clocks=of.clocks,
             spent=spent, transfers=lambda cell: transfers(run, cell),
             constants=EnergyConstants(dict(self.energy.overrides)), known=self.energy.known(),
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
@@ -256,7 +256,7 @@ class Summary:
         if any(self.of.system.edge_name):
             found.append(
                 "network: links of the catalog at the efficiency that large messages reach "
-                f"(90 % within a factor {np.exp(link_spread(self.of.system, self.of.placement)):.2f})"
+                f"(90 % within a factor {np.exp(link_spread(self.of.system, self.of.assignment)):.2f})"
             )
         elif self.of.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
@@ -339,7 +339,7 @@ class Summary:
             )
         if fits is False:
             found.append(f"the job does not fit in memory: times are as if it did{self._largest()}")
-        if full := update.too_much_on_nvme(self.of.system, self.of.placement.devices, self._on_nvme()):
+        if full := update.too_much_on_nvme(self.of.system, self.of.assignment.devices, self._on_nvme()):
             found.append(full)
         if self.of.mesh.ranks < self.of.mesh.devices:
             found.append(f"{self.of.mesh.ranks} of the system's {self.of.mesh.devices} devices are used")

@@ -13,7 +13,7 @@ from triosim.core.columns import Ragged
 from triosim.energy.account import EnergyAccount
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.prediction.played_run import Run, S, memory_times, seconds
 from triosim.prediction.timeline import LinkUse, MemoryTrack, PowerTrack, Slices, Timeline
 from triosim.schedule.program import COLLECTIVES, Op, Program
@@ -27,7 +27,7 @@ def timeline_of(
     run: Run,
     trace: Trace,
     system: System,
-    placement: Placement,
+    assignment: DeviceAssignment,
     footprints: Sequence[Footprint],
     account: EnergyAccount,
 ) -> Timeline:
@@ -37,16 +37,16 @@ def timeline_of(
         run: the played job.
         trace: one rank's step.
         system: the machine.
-        placement: device of each rank.
+        assignment: device of each rank.
         footprints: memory of each program.
         account: what it takes.
     """
     lowered, played = run.lowered, run.played
     names, name_of = _names(trace)
-    groups = _Groups(placement)
+    groups = _Groups(assignment)
     module = np.append(trace.operators.module, NONE)
     phase = np.append(trace.operators.phase, NONE)
-    shown = np.arange(placement.ranks) if placement.ranks <= MOST_RANKS_SHOWN else lowered.lowest
+    shown = np.arange(assignment.ranks) if assignment.ranks <= MOST_RANKS_SHOWN else lowered.lowest
     columns: dict[str, list[NDArray[Any]]] = defaultdict(list)
     for rank in shown.tolist():
         cell = int(lowered.cell[rank])
@@ -57,15 +57,15 @@ def timeline_of(
         columns["module"].append(module[program.operator])
         columns["phase"].append(phase[program.operator])
         columns["group"].append(groups.of(rank, program))
-        beside = np.array([placement.mesh.moved(rank, axis, 0) for axis in placement.mesh.names])  # of both ends
-        columns["pair"].append(np.where(pair >= 0, pair * placement.ranks + beside[program.axis], -1))
+        beside = np.array([assignment.mesh.moved(rank, axis, 0) for axis in assignment.mesh.names])  # of both ends
+        columns["pair"].append(np.where(pair >= 0, pair * assignment.ranks + beside[program.axis], -1))
         columns["start"].append(seconds(played.start[at]))
         columns["begin"].append(seconds(played.begin[at]))
         columns["end"].append(seconds(played.finish[at]))
         columns["energy"].append(account.joules(cell))
         for column in ("stream", "op", "operator", "micro_batch", "iteration", "bytes"):
             columns[column].append(getattr(program, column))
-    stage = np.zeros(placement.ranks, np.int64)
+    stage = np.zeros(assignment.ranks, np.int64)
     for program in run.programs:
         stage[program.ranks] = program.stage
     slices = Slices(**{key: np.concatenate(parts) for key, parts in columns.items()})
@@ -82,7 +82,7 @@ def timeline_of(
         names=names,
         modules=trace.modules.path,
         groups=groups.table,
-        rank_names=tuple(_rank_name(system, d) for d in placement.devices.tolist()),
+        rank_names=tuple(_rank_name(system, d) for d in assignment.devices.tolist()),
         rank_stage=tuple(stage.tolist()),
         memory=tracks,
         links=links,
@@ -132,12 +132,12 @@ def _names(trace: Trace) -> tuple[tuple[str, ...], Callable[[Program], NDArray[n
 class _Groups:
     """The communication groups of all ranks, by axis."""
 
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        tables = [placement.mesh.table(axis).astype(np.int32) for axis in placement.mesh.names]
+    def __init__(self, assignment: DeviceAssignment) -> None:
+        self.assignment = assignment
+        tables = [assignment.mesh.table(axis).astype(np.int32) for axis in assignment.mesh.names]
         self.first = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
         self.table = Ragged.stacked([Ragged.even(table) for table in tables])
-        self.group = np.empty((len(tables), placement.ranks), np.int32)
+        self.group = np.empty((len(tables), assignment.ranks), np.int32)
         for axis, table in enumerate(tables):
             self.group[axis, table] = self.first[axis] + np.arange(len(table))[:, None]
 

@@ -23,10 +23,11 @@ from triosim.network.lowering import LoweredJob
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.played_run import Run
+from triosim.prediction.playing import lowered_job, settled
 from triosim.prediction.prepare import CompiledJob, check_arguments, prepare
 from triosim.prediction.priced_job import Progress
 from triosim.prediction.result import Result
-from triosim.prediction.simulate import lowered_job, result_of, settled
+from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import uncertainty_among_others
 from triosim.trace.tables import Trace
 
@@ -160,12 +161,12 @@ def stays(
         times = np.diff(_ends(made, lowered, run.played), prepend=0) / PICOSECONDS_PER_SECOND
         found.append(
             JobSpan(
-                of.name or f"job {len(found)}", tuple(made.placement.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
+                of.name or f"job {len(found)}", tuple(made.assignment.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
                 (begin + int(run.played.finish.max())) / PICOSECONDS_PER_SECOND, tuple(times.tolist()), single,
-                result_of(
-                    made, run, sources, clock,
+                Summary(
+                    made, run, sources, partial(clock.stats, played.engine),
                     partial(uncertainty_among_others, made, lowered, mine, graph, wires, played, model),
-                ),
+                ).result(),
             )
         )  # fmt: skip
     return found
@@ -215,7 +216,7 @@ def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[CompiledJob
     taken = np.zeros(devices, bool)
     for other, prepared in enumerate(before):
         if other not in gone:
-            taken[prepared.placement.devices] = True
+            taken[prepared.assignment.devices] = True
     if plan.placement is not None:
         twice = [device for device in plan.placement if device < devices and taken[device]]
         if twice:
@@ -224,11 +225,11 @@ def _placed(jobs: Sequence[SharedJob], number: int, before: Sequence[CompiledJob
         return plan if plan.dp else plan.replaced(dp=len(plan.placement) // plan.replica_ranks or 1)
     free = np.flatnonzero(~taken)
     if job.after is not None:
-        inherited = before[job.after].placement.devices
+        inherited = before[job.after].assignment.devices
         free = np.array([*inherited.tolist(), *np.setdiff1d(free, inherited).tolist()], np.int64)
         free = free[~taken[free]]
     width = plan.replica_ranks
-    most = len(before[job.after].placement.devices) if job.after is not None else len(free)
+    most = len(before[job.after].assignment.devices) if job.after is not None else len(free)
     ranks = (plan.dp or max(most // width, 1)) * width
     if ranks > len(free):
         raise PlanError(

@@ -31,8 +31,8 @@ from triosim.hardware import catalog
 from triosim.hardware.system import Labels, System, Tier
 from triosim.kernels.classes import GROUPS, SCAN, by_name, group_of_name
 from triosim.kernels.estimate import Z90, Source
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.lowering import LoweredJob
-from triosim.network.placement import Placement
 from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Cause
 from triosim.prediction.steady import SteadyRun
@@ -266,7 +266,7 @@ class _JobCauses:
     ) -> _JobCauses:
         """Those of a job with such amounts, of tasks that each stand for so many."""
         names, of, reach, column = _tasks(job, lowered)
-        network = link_spread(job.system, job.placement)
+        network = link_spread(job.system, job.assignment)
         matter = np.append(_weights(column, of, reach, amount * stands_for, len(names)) > LEAST, [False, network > 0])
         return cls([*names, SOFTWARE, NETWORK], of, reach, column, _software(job), network, matter)
 
@@ -305,17 +305,17 @@ def _software(job: CompiledJob) -> float:
     return software.spread(job.step.trace, job.plan.stack is not None)
 
 
-def link_spread(system: System, placement: Placement) -> float:
+def link_spread(system: System, assignment: DeviceAssignment) -> float:
     """Natural logarithm of the 90 % interval's factor of transfers between the devices of a job; 0 of links as given.
 
     Args:
         system: with its links.
-        placement: the devices that take part.
+        assignment: the devices that take part.
     """
     if not any(system.edge_name):
         return 0.0
     found = _families(system, Tier.SCALE_UP)
-    if np.ptp(system.device_server[placement.devices]):
+    if np.ptp(system.device_server[assignment.devices]):
         found |= _families(system, Tier.SCALE_OUT) - {"PCIe"}  # a NIC's slot is as wide as its port
     return CATALOG_LINK_SPREAD if found <= set(MEASURED_FAMILIES) else UNMEASURED_LINK_SPREAD
 

@@ -28,7 +28,7 @@ from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
-from triosim.network.placement import Placement, place
+from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import often
 from triosim.partition.passes.fuse import UnitsByModule
@@ -38,6 +38,7 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
+from triosim.prediction.launching import launching_costs
 from triosim.prediction.partitioning import FewBlocksWorkload, undivided
 from triosim.prediction.priced_job import PricedJob, price_job
 from triosim.prediction.pricing import priced_rows
@@ -254,10 +255,10 @@ class BlockJob:
         self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._padding())
         self.step = self.shared.of(mesh.micro_batches)
         common = self.shared.job
-        self.placement: Placement = place(mesh, system.devices, None)
+        self.assignment: DeviceAssignment = assign_devices(mesh, system.devices, None)
         placed = replace(common.step, replication=self.replication)
-        self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, placement=self.placement)
-        self.launching: HostCosts = self.priced.launched(self.schedule.chunks_per_stage)
+        self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, assignment=self.assignment)
+        self.launching: HostCosts = launching_costs(self.priced, self.schedule.chunks_per_stage)
         check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
@@ -271,7 +272,7 @@ class BlockJob:
         }
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
         self.transfer_times = JobTransferTimes(
-            self.facts, system, self.placement, common.router, how, job_communication
+            self.facts, system, self.assignment, common.router, how, job_communication
         )
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()

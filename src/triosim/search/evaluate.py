@@ -508,7 +508,7 @@ class _Evaluation:
         how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         router = self.made.router
         means = job_communication(self.made.system, router, how)
-        lowered = lower(programs, self.made.placement, router, means, fold=self.fidelity.fold)
+        lowered = lower(programs, self.made.assignment, router, means, fold=self.fidelity.fold)
         graph = lowered.graph
         ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
         tasks = Tasks(

@@ -20,7 +20,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.network.placement import place
+from triosim.network.device_assignment import assign_devices
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication
@@ -150,7 +150,7 @@ def _of_byte(mesh: JobMesh, axis: int, what: int, system: System, how: tuple[str
 @kept(512)
 def _along(axes: tuple, derived: tuple, axis: int, what: int, system: System, how: tuple[str, str, bool]) -> float:
     mesh = Mesh(axes, derived=derived)
-    table = place(mesh, system.devices).devices[mesh.table(mesh.names[axis])].astype(np.int64)
+    table = assign_devices(mesh, system.devices).devices[mesh.table(mesh.names[axis])].astype(np.int64)
     server = system.device_server[table]
     _, first = np.unique(server - server[:, :1], axis=0, return_index=True)
     found = []

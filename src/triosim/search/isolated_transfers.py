@@ -15,8 +15,8 @@ from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Task
 from triosim.engine.play import play
 from triosim.hardware.system import System
+from triosim.network.device_assignment import assign_devices
 from triosim.network.lowering import LoweredJob, lower
-from triosim.network.placement import place
 from triosim.network.routes import Router, router_of
 from triosim.network.traffic import CommunicationModel
 from triosim.partition.mesh import Mesh
@@ -75,7 +75,7 @@ def isolated_times(
     """
     router = router_of(system)
     programs = _programs(mesh, calls, sends)
-    lowered = lower(programs, place(mesh, system.devices, order), router, make(system, router, how))
+    lowered = lower(programs, assign_devices(mesh, system.devices, order), router, make(system, router, how))
     played = play(lowered.graph, lowered.wires)
     ticks = played.finish - played.start
     found: dict[tuple[str, Call | Send], set[int]] = {}

@@ -19,7 +19,7 @@ from triosim.composition.host import HostCosts, issue_shares
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine.contended import run_operator_chain
+from triosim.engine.operator_chain import run_operator_chain
 from triosim.schedule._stage import JobFacts
 from triosim.search.isolated_transfers import Call
 

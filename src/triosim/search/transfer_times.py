@@ -22,7 +22,7 @@ from triosim.core.result_cache import ResultCache
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.contended import TransferClasses
 from triosim.hardware.system import System
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.routes import Router
 from triosim.partition.mesh import Mesh
 from triosim.schedule._stage import JobFacts
@@ -178,7 +178,7 @@ class JobTransferTimes:
 
     Args:
         job: what is run.
-        system, placement, router: on what.
+        system, assignment, router: on what.
         how: algorithm and protocol of collectives, and whether links are ideal.
         make: makes the means of a job.
 
@@ -191,14 +191,14 @@ class JobTransferTimes:
         self,
         job: JobFacts,
         system: System,
-        placement: Placement,
+        assignment: DeviceAssignment,
         router: Router,
         how: How,
         make: Callable[[System, Router, How], CollectiveCommunication],
     ) -> None:
         self.job, self.mesh, self.router = job, job.mesh, router
         plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
-        device = placement.devices.astype(np.int64)
+        device = assignment.devices.astype(np.int64)
         key = (plain.axes, plain.derived, device.tobytes(), IdentityKey(system), IdentityKey(router), how, make)
         self.of = _MESHES.get(key, lambda: MeshTransferTimes(plain, device, system, router, how, make))
         self.labels: dict[Call, int] = {}

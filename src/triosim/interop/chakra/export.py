@@ -22,7 +22,7 @@ from triosim.core.units import picoseconds
 from triosim.hardware.system import System
 from triosim.interop.astra.network import BYTES_PER_GB
 from triosim.interop.chakra.trace import ABSENT, ChakraNodeType, ChakraTrace, ChakraTraceBuilder, Comm
-from triosim.network.placement import Placement
+from triosim.network.device_assignment import DeviceAssignment
 from triosim.schedule.program import COLLECTIVES, STREAMS, Op, Program
 
 MOST_FILES = 4096
@@ -58,7 +58,7 @@ class ExportedTraces:
 def export(
     folder: str | Path,
     programs: Sequence[Program],
-    placement: Placement,
+    assignment: DeviceAssignment,
     system: System,
     names: Sequence[str],
     durations: Durations | None = None,
@@ -68,7 +68,7 @@ def export(
     Args:
         folder: where to.
         programs: one per rank class.
-        placement: the mesh on the devices.
+        assignment: the mesh on the devices.
         system: the machine.
         names: of the operators, which ``Program.operator`` counts.
         durations: what each instruction took; None where the job was not played.
@@ -78,12 +78,12 @@ def export(
     """
     from triosim.interop.chakra.file import write  # loads protobuf
 
-    writer = _Writer(programs, placement, names, durations)
-    ranks = range(placement.ranks)
-    every = placement.ranks <= MOST_FILES
+    writer = _Writer(programs, assignment, names, durations)
+    ranks = range(assignment.ranks)
+    every = assignment.ranks <= MOST_FILES
     chosen = list(ranks) if every else sorted(int(program.ranks.min()) for program in programs)
     traces = {rank: f"{NAME}.{rank}.et" for rank in chosen}
-    others = {"comm_groups.json": json.dumps(writer.groups(), indent=1) + "\n", **_machine(system, placement)}
+    others = {"comm_groups.json": json.dumps(writer.groups(), indent=1) + "\n", **_machine(system, assignment)}
     if not every:
         others["README.md"] = _readme(programs)
     with folder_output(folder, belongs) as new:
@@ -111,18 +111,18 @@ class _Writer:
     def __init__(
         self,
         programs: Sequence[Program],
-        placement: Placement,
+        assignment: DeviceAssignment,
         names: Sequence[str],
         durations: Durations | None,
     ) -> None:
-        self.placement, self.names, self.durations = placement, names, durations
+        self.assignment, self.names, self.durations = assignment, names, durations
         self.program_of: dict[int, Program] = {}
         for program in programs:
             self.program_of.update(dict.fromkeys(program.ranks.tolist(), program))
         self.members: dict[tuple[int, int], tuple[int, ...]] = {}  # (axis, rank) -> its group
         self.number: dict[tuple[int, ...], int] = {}  # group -> its name in the file
-        for axis, name in enumerate(placement.mesh.names):
-            for ranks in placement.mesh.groups(name):
+        for axis, name in enumerate(assignment.mesh.names):
+            for ranks in assignment.mesh.groups(name):
                 group = tuple(ranks)
                 self.members.update({(axis, rank): group for rank in ranks})
                 if len(group) > 1:
@@ -158,7 +158,7 @@ class _Writer:
         if op in (Op.COMPUTE, Op.ISSUE):
             return ChakraNodeType.COMP, {"micros": _micros(own), "ticks": own, "cpu": op == Op.ISSUE}
         if op in (Op.SEND, Op.RECEIVE):
-            mesh = self.placement.mesh
+            mesh = self.assignment.mesh
             peer = mesh.moved(rank, mesh.names[program.axis[row]], int(program.peer[row]))
             ends = {"source": rank, "target": peer} if op == Op.SEND else {"source": peer, "target": rank}
             kind = ChakraNodeType.COMM_SEND if op == Op.SEND else ChakraNodeType.COMM_RECV
@@ -183,11 +183,11 @@ def _micros(ticks: int) -> int:
     return max(round(ticks / _PS_PER_US), 1) if ticks else 0
 
 
-def _machine(system: System, placement: Placement) -> dict[str, str]:
+def _machine(system: System, assignment: DeviceAssignment) -> dict[str, str]:
     """Network and system files of ASTRA-sim that describe the machine, where they can: devices in rank order that are
     all joined by one kind of link.  A way over a switch pays the latency on both of its hops there, once here."""
     rates, delays = np.unique(system.bandwidth), system.latency.max(initial=0.0)
-    in_order = placement.ranks == system.devices and np.array_equal(placement.devices, np.arange(system.devices))
+    in_order = assignment.ranks == system.devices and np.array_equal(assignment.devices, np.arange(system.devices))
     if system.topology not in _TOPOLOGIES or len(rates) != 1 or not np.isfinite(rates[0]) or not in_order:
         return {}
     network = {

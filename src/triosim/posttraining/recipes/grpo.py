@@ -9,12 +9,13 @@ from triosim.core.options import AtLeast
 from triosim.core.registry import registered
 from triosim.posttraining.recipe import (
     POLICY,
-    REFERENCE,
-    REWARD,
+    RULE,
     PhaseOfStep,
     PostTraining,
     StepModel,
     reference_model,
+    reward_model,
+    scoring_phases,
 )
 
 
@@ -37,7 +38,7 @@ class GroupRelative(PostTraining):
     responses: Annotated[int, AtLeast(1)] = 8
     minibatches: Annotated[int, AtLeast(1)] = 1
     epochs: Annotated[int, AtLeast(1)] = 1
-    reward: str = "rule"
+    reward: str = RULE
     old: bool = True
     reference: Literal["auto", "model", "adapters", "none"] = "auto"
 
@@ -48,16 +49,9 @@ class GroupRelative(PostTraining):
 
     def models(self, adapters: bool) -> tuple[StepModel, ...]:
         """Policy, reference, and the reward model where there is one."""
-        scoring = () if self.reward == "rule" else (StepModel(REWARD, self.reward, scores=True),)
-        return (StepModel(POLICY, trained=True), *reference_model(self.reference, adapters), *scoring)
+        return (StepModel(POLICY, trained=True), *reference_model(self.reference, adapters), *reward_model(self.reward))
 
     def phases(self) -> tuple[PhaseOfStep, ...]:
         """Forwards, then the updates."""
-        found = []
-        if self.reward != "rule":
-            found.append(PhaseOfStep("rewards", REWARD))
-        if self.old:
-            found.append(PhaseOfStep("old policy", POLICY))
-        if self.reference != "none":
-            found.append(PhaseOfStep("reference", REFERENCE))
-        return (*found, PhaseOfStep("policy updates", POLICY, True, self.minibatches, self.epochs))
+        updates = PhaseOfStep("policy updates", POLICY, True, self.minibatches, self.epochs)
+        return (*scoring_phases(self.reward, self.old, self.reference), updates)

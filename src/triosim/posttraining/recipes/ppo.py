@@ -11,12 +11,12 @@ from triosim.posttraining.recipe import (
     AS_POLICY,
     CRITIC,
     POLICY,
-    REFERENCE,
-    REWARD,
     PhaseOfStep,
     PostTraining,
     StepModel,
     reference_model,
+    reward_model,
+    scoring_phases,
 )
 
 
@@ -51,24 +51,16 @@ class Proximal(PostTraining):
 
     def models(self, adapters: bool) -> tuple[StepModel, ...]:
         """Policy, reference, reward model, critic."""
-        scoring = () if self.reward == "rule" else (StepModel(REWARD, self.reward, scores=True),)
         return (
-            StepModel(POLICY, trained=True), *reference_model(self.reference, adapters), *scoring,
+            StepModel(POLICY, trained=True), *reference_model(self.reference, adapters), *reward_model(self.reward),
             StepModel(CRITIC, self.critic, scores=True, trained=True),
         )  # fmt: skip
 
     def phases(self) -> tuple[PhaseOfStep, ...]:
         """Forwards, then the updates of critic and policy."""
-        found = []
-        if self.reward != "rule":
-            found.append(PhaseOfStep("rewards", REWARD))
-        if self.old:
-            found.append(PhaseOfStep("old policy", POLICY))
-        if self.reference != "none":
-            found.append(PhaseOfStep("reference", REFERENCE))
-        found.append(PhaseOfStep("values", CRITIC))
         return (
-            *found,
+            *scoring_phases(self.reward, self.old, self.reference),
+            PhaseOfStep("values", CRITIC),
             PhaseOfStep("critic updates", CRITIC, True, self.minibatches, self.epochs),
             PhaseOfStep("policy updates", POLICY, True, self.minibatches, self.epochs),
         )

@@ -13,7 +13,7 @@ from triosim.partition.mesh import Mesh
 
 
 @dataclass(frozen=True)
-class Placement:
+class DeviceAssignment:
     """A mesh of ranks on devices.
 
     Attributes:
@@ -30,7 +30,7 @@ class Placement:
         return self.mesh.ranks
 
 
-def place(mesh: Mesh, devices: int, order: Sequence[int] | None = None) -> Placement:
+def assign_devices(mesh: Mesh, devices: int, order: Sequence[int] | None = None) -> DeviceAssignment:
     """Put the ranks of a mesh onto devices.
 
     Args:
@@ -46,7 +46,7 @@ def place(mesh: Mesh, devices: int, order: Sequence[int] | None = None) -> Place
         sizes = " x ".join(f"{name} {size}" for name, size in reversed(mesh.axes))
         raise InputError(f"{sizes} makes {ranks} ranks, but the system has {devices} devices")
     if order is None:
-        return Placement(mesh, np.arange(ranks, dtype=np.int32))
+        return DeviceAssignment(mesh, np.arange(ranks, dtype=np.int32))
     chosen = np.array(order, np.int32)
     if len(chosen) != ranks:
         raise InputError(f"the placement names {len(chosen)} devices for {ranks} ranks: name one for each rank")
@@ -56,4 +56,4 @@ def place(mesh: Mesh, devices: int, order: Sequence[int] | None = None) -> Place
     if len(np.unique(chosen)) < ranks:
         twice = int(np.argmax(np.bincount(chosen) > 1))
         raise InputError(f"the placement puts two ranks on device {twice}: name each device once")
-    return Placement(mesh, chosen)
+    return DeviceAssignment(mesh, chosen)

@@ -6,11 +6,11 @@ import pytest
 
 from tests.partition.divided import mesh_of
 from triosim.core.errors import InputError
-from triosim.network.placement import place
+from triosim.network.device_assignment import assign_devices
 
 
 def test_the_user_may_say_which_device_a_rank_runs_on() -> None:
-    assert place(mesh_of(tp=2), devices=4, order=[3, 1]).devices.tolist() == [3, 1]
+    assert assign_devices(mesh_of(tp=2), devices=4, order=[3, 1]).devices.tolist() == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def test_the_user_may_say_which_device_a_rank_runs_on() -> None:
 )
 def test_a_placement_that_is_none_is_refused(order: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        place(mesh_of(2, 2), devices=4, order=order)
+        assign_devices(mesh_of(2, 2), devices=4, order=order)
 
 
 def test_too_few_devices_are_refused() -> None:
     with pytest.raises(InputError, match="tp 2 x dp 2 x pp 2 makes 8 ranks, but the system has 4 devices"):
-        place(mesh_of(2, 2, 2), devices=4)
+        assign_devices(mesh_of(2, 2, 2), devices=4)
