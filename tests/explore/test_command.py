@@ -60,6 +60,7 @@ def test_workers_write_the_same():
         ([], "nothing is varied"), (["--vary", "rows"], "for example rows=8,16,32"),
         (["--vary", "rows=8,8"], "give each once"), (["--vary", "rows=8", "--vary", "rows=16"], "varied twice"),
         (["--vary", "depth=8"], "unknown size of the array 'depth'"), (["--vary", "rows=-8,4"], "rows: -8 is no size"),
+        (["--vary", "rows=8,x"], "'x' is no number, as the other values are"),
         (["--vary", "rows=1.5"], "whole number"), (["--vary", "dataflow=os,xs"], "unknown dataflow 'xs'"),
         (["--vary", "rows=8", "--searcher", "luck"], "unknown searcher 'luck'"),
         (["--vary", "rows=8", "--budget", "0"], "a budget of 0 points"),
@@ -76,3 +77,10 @@ def test_bad_input_is_one_sentence(options, words):
     done = run("explore", EXAMPLES / "array.toml", EXAMPLES / "layer.toml", *options, code=2)
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_whole_number_is_one_however_it_is_written() -> None:
+    """``1e2`` is a hundred rows, not 100.0."""
+    design = ("explore", EXAMPLES / "array.toml", EXAMPLES / "layer.toml")
+    found = json.loads(run(*design, "--vary", "rows=1e2,8", "--json", "-").stdout)
+    assert "100.0" not in json.dumps(found["front"])

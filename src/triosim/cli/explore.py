@@ -120,15 +120,16 @@ def _choice(text: str) -> VariedValue:
     if not (name and equals) or not all(words):
         raise InputError(f"--vary {quoted(text)}: give a name and values, for example rows=8,16,32")
     numbers = [_number(word) for word in words]
-    if all(isinstance(number, (int, float)) for number in numbers):
-        return VariedValue(name, tuple(sorted(numbers)))
-    return VariedValue(name, tuple(words))
+    known = [number for number in numbers if not isinstance(number, str)]
+    if known and len(known) < len(words):
+        word = next(word for word, number in zip(words, numbers, strict=True) if isinstance(number, str))
+        raise InputError(f"--vary {quoted(text)}: {quoted(word)} is no number, as the other values are: give one")
+    return VariedValue(name, tuple(sorted(known)) if known else tuple(words))
 
 
 def _number(word: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return int(word) if word.lstrip("+-").isdecimal() else int(number) if number.is_integer() else number
