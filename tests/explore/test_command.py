@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -60,6 +64,7 @@ def test_workers_write_the_same():
         ([], "nothing is varied"), (["--vary", "rows"], "for example rows=8,16,32"),
         (["--vary", "rows=8,8"], "give each once"), (["--vary", "rows=8", "--vary", "rows=16"], "varied twice"),
         (["--vary", "depth=8"], "unknown size of the array 'depth'"), (["--vary", "rows=-8,4"], "rows: -8 is no size"),
+        (["--vary", "rows=8,x"], "'x' is no number, as the other values are"),
         (["--vary", "rows=1.5"], "whole number"), (["--vary", "dataflow=os,xs"], "unknown dataflow 'xs'"),
         (["--vary", "rows=8", "--searcher", "luck"], "unknown searcher 'luck'"),
         (["--vary", "rows=8", "--budget", "0"], "a budget of 0 points"),
@@ -76,3 +81,28 @@ def test_bad_input_is_one_sentence(options, words):
     done = run("explore", EXAMPLES / "array.toml", EXAMPLES / "layer.toml", *options, code=2)
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_whole_number_is_one_however_it_is_written() -> None:
+    """``1e2`` is a hundred rows, not 100.0."""
+    design = ("explore", EXAMPLES / "array.toml", EXAMPLES / "layer.toml")
+    found = json.loads(run(*design, "--vary", "rows=1e2,8", "--json", "-").stdout)
+    assert "100.0" not in json.dumps(found["front"])
+
+
+def test_one_that_was_killed_goes_on_and_finds_the_same(tmp_path: Path) -> None:
+    """What a process that is killed has evaluated stands beside its output."""
+    words = ("explore", EXAMPLES / "little.toml", EXAMPLES / "layer.toml", "--vary", "buffer.capacity=8192,16384,32768",
+             "--vary", "PE.x=7,14", "--vary", "PE.y=4,6,12", "--mappings", "4000", "--json", "found.json")  # fmt: skip
+    journal = tmp_path / "found.json.journal.jsonl"
+    process = subprocess.Popen([sys.executable, "-m", "triosim", *map(str, words)], cwd=tmp_path)
+    while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "found.json").exists()
+    assert "points are known from" in run(*words, cwd=tmp_path).stderr
+    resumed = (tmp_path / "found.json").read_bytes()
+    assert not journal.exists()
+    run(*words, cwd=tmp_path)
+    assert (tmp_path / "found.json").read_bytes() == resumed

@@ -116,3 +116,20 @@ def test_a_trajectory_has_a_folder_before_the_first_step(tmp_path):
 def test_axes_of_plans_are_a_table_of_those_that_there_are(among: object, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         gymnasium.make("triosim/Plan-v0", among=among)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("Accelerator", {"steps": 1.5}, "episodes of 1.5 steps"),
+        ("Accelerator", {"steps": "x"}, "episodes of 'x' steps"),
+        ("Accelerator", {"vary": {"rows": 8}}, "vary rows: 8 is no list of values"),
+        ("Accelerator", {"vary": {"rows": "abc"}}, "vary rows: 'abc' is no list of values"),
+        ("Accelerator", {"problems": "/nowhere.toml"}, "/nowhere.toml: cannot be read"),
+        ("Plan", {"among": {"tp": [0]}}, "tp is 0: give a whole number, 1 or more"),
+        ("Plan", {"workload": 3}, "the workload must be a Trace, not 3"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_one_sentence(name: str, given: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        gymnasium.make(f"triosim/{name}-v0", **given)

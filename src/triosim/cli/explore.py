@@ -11,7 +11,6 @@ from triosim.cli.command import command, progress_bar, say, wants_summary
 from triosim.cli.outputs import JsonFile, write_json
 
 if TYPE_CHECKING:
-    from triosim.explore.exploration import Trial
     from triosim.explore.space import VariedValue
 
 
@@ -61,10 +60,12 @@ def explore(
     from triosim.accelerator import presets
     from triosim.accelerator.designs import MappingSearch
     from triosim.accelerator.reading import read
+    from triosim.cli.resuming import KnownOutcomes
     from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct, text_output
     from triosim.explore.accelerators import DesignExploration
+    from triosim.explore.exploration import Trial
     from triosim.explore.explore import explore as explored
     from triosim.explore.space import ChoiceSpace
     from triosim.explore.surrogate import learned
@@ -84,11 +85,19 @@ def explore(
     space = ChoiceSpace(tuple(_choice(text) for text in vary or []))
     what = DesignExploration(found, found.problems, space, names, MappingSearch(budget=mappings, seed=seed))
     lines: list[str] = []
-    with progress_bar() as progress:
+    files = (json, csv, chart, trajectory)
+    written_to = [None if path is None else str(path) for path in files]
+    content = (found, found.problems, space, names, mappings, seed if found.array is None else 0)
+    kept = KnownOutcomes(written_to, content, (), "an exploration", Trial.from_dict, "points")
+    what.known.update((trial.point, trial) for trial in kept.every())
+    before = frozenset(what.known)
+    with kept, progress_bar() as progress:
 
         def on_trial(count: int, trial: Trial) -> None:
             progress(f"{count:,} of {min(budget, space.size):,} points")
             lines.append(line(what, trial, {"step": count}))
+            if trial.point not in before:
+                kept.keep(what.space.values(trial.point), trial)
 
         result = explored(what, searcher, budget, seed, on_trial, workers)
         learnt = None
@@ -103,10 +112,11 @@ def explore(
     if trajectory is not None:
         with text_output(trajectory) as file:
             file.writelines(lines)
-    files = (json, csv, chart, trajectory)
+    if result.finished:  # else it goes on from there when it is run again
+        kept.done()
     if wants_summary(*files):
         report.explored(result, what, searcher, budget, learnt, rich_console())
-    say([row for name, path in zip(("json", "table", "chart", "steps"), (json, csv, chart, trajectory), strict=True)
+    say([row for name, path in zip(("json", "table", "chart", "steps"), files, strict=True)
          for row in written(name, path)], *files)  # fmt: skip
 
 
@@ -120,15 +130,16 @@ def _choice(text: str) -> VariedValue:
     if not (name and equals) or not all(words):
         raise InputError(f"--vary {quoted(text)}: give a name and values, for example rows=8,16,32")
     numbers = [_number(word) for word in words]
-    if all(isinstance(number, (int, float)) for number in numbers):
-        return VariedValue(name, tuple(sorted(numbers)))
-    return VariedValue(name, tuple(words))
+    known = [number for number in numbers if not isinstance(number, str)]
+    if known and len(known) < len(words):
+        word = next(word for word, number in zip(words, numbers, strict=True) if isinstance(number, str))
+        raise InputError(f"--vary {quoted(text)}: {quoted(word)} is no number, as the other values are: give one")
+    return VariedValue(name, tuple(sorted(known)) if known else tuple(words))
 
 
 def _number(word: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return int(word) if word.lstrip("+-").isdecimal() else int(number) if number.is_integer() else number

@@ -23,6 +23,7 @@ class KnownOutcomes(Generic[K]):
         files: names of files that they depend on.
         what: the command, in words: "a sweep".
         read: makes an outcome of what its ``to_dict`` made.
+        tried: what outcomes are of, in words.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class KnownOutcomes(Generic[K]):
         files: Iterable[str],
         what: str,
         read: Callable[[dict[str, Any]], K],
+        tried: str = "plans",
     ) -> None:
         from triosim.core.outputs import is_standard_output
         from triosim.search.journal import Journal, beside, digest
@@ -41,7 +43,7 @@ class KnownOutcomes(Generic[K]):
         if self._journal and self._journal.other:
             note(f"starts anew: {self._journal.path} was of {what} of something else, or of another version")
         if self._journal and self._journal.found:
-            note(f"resumes   {len(self._journal.found):,} plans are known from {self._journal.path}")
+            note(f"resumes   {len(self._journal.found):,} {tried} are known from {self._journal.path}")
 
     def __enter__(self) -> KnownOutcomes[K]:
         return self
@@ -53,6 +55,10 @@ class KnownOutcomes(Generic[K]):
     def get(self, asked: Mapping[str, Any]) -> K | None:
         """A plan's outcome, if it is known."""
         return self._journal.found.get(_name(asked)) if self._journal else None
+
+    def every(self) -> list[K]:
+        """All outcomes that are known."""
+        return list(self._journal.found.values()) if self._journal else []
 
     def numbered(self, asked: Iterable[Mapping[str, Any]]) -> dict[int, K]:
         """Outcomes that are known, by the place of the plan among those asked for, which may be another than theirs."""

@@ -16,7 +16,7 @@ Importing this module registers the environments, so that ``gymnasium.make("trio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,8 @@ class ExplorationEnvironment(gymnasium.Env):
     def __init__(
         self, what: Exploration, steps: int = 100, trajectory: str | Path | None = None, fit: bool = False
     ) -> None:
-        if steps < 1:
-            raise InputError(f"episodes of {steps} steps: the least is 1")
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise InputError(f"episodes of {steps!r} steps: give a whole number, 1 or more")
         check_distinct({"trajectory": trajectory}, [])
         self.fit = fit
         self.what, self.steps, self.trajectory = what, steps, trajectory
@@ -177,7 +177,7 @@ def accelerator(
     if design is not None and not vary:
         raise InputError("a design is given and nothing is varied: give vary, sizes by name")
     found = Contents(array=Array(32, 32)) if design is None else _files(design)
-    space = ChoiceSpace(tuple(VariedValue(name, tuple(of)) for name, of in (vary or ARRAY_SIZES).items()))
+    space = ChoiceSpace(tuple(VariedValue(name, _values(name, of)) for name, of in (vary or ARRAY_SIZES).items()))
     what = DesignExploration(found, _problems(problems) or found.problems or (_layer(),), space, tuple(objectives))
     return ExplorationEnvironment(what, steps, trajectory)
 
@@ -214,11 +214,13 @@ def plan(
         steps, trajectory, settings: as of :func:`accelerator`.
     """
     from triosim.hardware.machine import system as system_of
+    from triosim.prediction.prepare import check_arguments
     from triosim.sources.modelling import model
 
     _no_picture(settings)
     trace = model(workload) if isinstance(workload, str) else workload
     machine = system_of(system) if isinstance(system, str) else system
+    check_arguments(trace, machine)
     return ExplorationEnvironment(PlanExploration(trace, machine, batch, among), steps, trajectory)
 
 
@@ -233,13 +235,24 @@ def _layer() -> Problem:
     return convolution("conv2", c=64, m=64, p=56, q=56, r=3, s=3)
 
 
+def _values(name: str, given: Any) -> tuple[Value, ...]:
+    """Values of a size.
+
+    Raises:
+        InputError: there are not several, in a list.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"vary {name}: {given!r} is no list of values: give for example (8, 16)")
+    return tuple(given)
+
+
 def _files(names: str | Sequence[str]) -> Contents:
     return read([presets.known(name) for name in ([names] if isinstance(names, str) else names)])
 
 
-def _problems(given: Sequence[str | Problem]) -> tuple[Problem, ...]:
+def _problems(given: str | Problem | Sequence[str | Problem]) -> tuple[Problem, ...]:
     found: list[Problem] = []
-    for one in given:
+    for one in [given] if isinstance(given, str | Problem) else given:
         found += [one] if isinstance(one, Problem) else read([Path(one)]).problems
     return tuple(found)
 

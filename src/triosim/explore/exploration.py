@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,20 @@ class Trial:
     point: Point
     costs: Costs | None
     why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {"point": self.point, "costs": self.costs, "why": self.why}
+
+    @staticmethod
+    def from_dict(plain: dict[str, Any]) -> Trial:
+        """What :meth:`to_dict` made, as a trial again.
+
+        Raises:
+            KeyError, TypeError: it did not make that.
+        """
+        costs = plain["costs"]
+        return Trial(tuple(plain["point"]), None if costs is None else tuple(costs), plain["why"])
 
 
 class Exploration(ABC):

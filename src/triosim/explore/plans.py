@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from triosim.core.errors import InputError, unknown
 from triosim.explore.exploration import Costs, Exploration
 from triosim.explore.space import ChoiceSpace, Value, VariedValue
@@ -57,6 +59,10 @@ class PlanExploration(Exploration):
 
     def evaluated(self, values: dict[str, Value]) -> Costs:
         """See :class:`Exploration`."""
+        for name in ("tp", "pp", "micro-batch-size"):
+            size = values[name]
+            if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+                raise InputError(f"{name} is {size!r}: give a whole number, 1 or more")
         ranks = int(values["tp"]) * int(values["pp"])
         if self.system.devices % ranks:
             raise InputError(f"tp x pp = {ranks} does not divide {self.system.devices} devices")
