@@ -30,12 +30,12 @@ def main() -> None:
 
 def _run() -> int | str | None:
     """Run it, and return the exit code."""
+    gc.set_threshold(COLLECT, *gc.get_threshold()[1:])  # before anything is imported: that makes most of the objects
     from triosim.cli.main import app
     from triosim.cli.streams import is_of_a_stream, prepare
     from triosim.core.errors import InputError, printable
     from triosim.core.outputs import terminable
 
-    gc.set_threshold(COLLECT, *gc.get_threshold()[1:])
     atexit.unregister(gc.freeze)  # of a command that ran in this process before
     atexit.register(gc.freeze)
     prepare()

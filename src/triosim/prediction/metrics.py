@@ -77,7 +77,7 @@ def stage_rows(run: Run, spent: Sequence[RankTimeUse]) -> tuple[StageRow, ...]:
 
 def layer_rows(run: Run, trace: Trace, account: EnergyAccount) -> tuple[LayerRow, ...]:
     """One row per module and phase, on the first rank of each stage; bytes are of one micro-batch."""
-    module, phase = trace.operators.module, trace.operators.phase
+    module, phase, phases = trace.operators.module, trace.operators.phase, len(Phase)
     keys: dict[tuple[int, int], list[float]] = {}
     for program in _first_of_each_stage(run):
         cell = run.first_cell(program)
@@ -92,10 +92,10 @@ def layer_rows(run: Run, trace: Trace, account: EnergyAccount) -> tuple[LayerRow
                                    (computes, joules, 3)):  # fmt: skip
             rows = np.flatnonzero(known & kind)
             operator = program.operator[rows]
-            code = (module[operator].astype(np.int64) + 1) * len(Phase) + phase[operator]
+            code = (module[operator].astype(np.int64) + 1) * phases + phase[operator]
             totals = np.bincount(code, weights=length[rows].astype(np.float64))
             for key in np.flatnonzero(np.bincount(code)).tolist():
-                entry = keys.setdefault((key // len(Phase) - 1, key % len(Phase)), [0.0] * 4)
+                entry = keys.setdefault((key // phases - 1, key % phases), [0.0] * 4)
                 entry[column] += float(totals[key]) * S / run.iterations
     moved = _module_bytes(trace)
     return tuple(
@@ -150,7 +150,8 @@ def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
     persistent = np.isin(values.category[read], [int(c) for c in PERSISTENT])
     enters = ~persistent & ((writer == NONE) | (operators.module[writer] != operators.module[reader]))
     leaves = enters & (writer != NONE)
-    where = (operators.module.astype(np.int64) + 1) * len(Phase) + operators.phase
+    phases = len(Phase)
+    where = (operators.module.astype(np.int64) + 1) * phases + operators.phase
     moved: dict[tuple[int, int, str], int] = {}
     for which, entries, by in (("weight", persistent, reader), ("in", enters, reader), ("out", leaves, writer)):
         at = np.flatnonzero(entries)
@@ -160,7 +161,7 @@ def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
         amount = np.zeros(len(code), np.int64)
         np.add.at(amount, which_of, size[read[at]])
         for key, found in zip(code.tolist(), amount.tolist(), strict=True):
-            moved[key // len(Phase) - 1, key % len(Phase), which] = found
+            moved[key // phases - 1, key % phases, which] = found
     return moved
 
 
