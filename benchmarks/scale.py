@@ -8,7 +8,8 @@ of call are listed: ``first`` of a process, which fills all caches; ``call``, wh
 is forgotten, as for another plan of a known model on a known machine; and ``again``, the same call once more.
 ``every rank`` plays all of them instead of folding what is
 alike.  The released TrioSim takes 33 CPU seconds for ResNet-50 on 32 GPUs and about 240 on 64
-(measured on a machine of this class).  Playing every rank of the 2,048 takes a minute and 10 GB.
+(measured on a machine of this class).  Playing every rank of the 2,048 takes most: where the machine has not the memory
+for it, its row says how much that would be.
 """
 
 from __future__ import annotations

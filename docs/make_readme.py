@@ -31,7 +31,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("chromium-browser"))
-    parser.add_argument("--scale", action="store_true", help="also time large jobs (minutes, 10 GB)")
+    parser.add_argument(
+        "--scale", action="store_true", help="also time large jobs (minutes; see benchmarks/scale.py for the memory)"
+    )
     options = parser.parse_args()
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
