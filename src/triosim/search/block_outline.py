@@ -169,6 +169,7 @@ def shared_step(
         names,
         plan.zero,
         padding,
+        placed.elements,
     )
 
     def make() -> SharedStep:
