@@ -130,8 +130,8 @@ class Plan(ValidatedFields):
         "(default 0, nothing).",
     )  # fmt: skip
     bucket_bytes: Count = asked(
-        26_214_400, DIVISION, "SIZE", "Capacity of DDP's gradient buckets (default 25MiB).", option="bucket-size",
-        text=True,
+        26_214_400, DIVISION, "SIZE", "Capacity of DDP's gradient buckets (default the stack's, else 25MiB).",
+        option="bucket-size", text=True,
     )  # fmt: skip
     first_bucket_bytes: Count = 1_048_576
     tp_style: Literal["megatron", "gather"] = asked(

@@ -208,11 +208,11 @@ def test_equal_blocks_are_outlined_as_blocks(machine: triosim.System, stages: tu
 @pytest.mark.parametrize(
     ("stack", "host", "more"),
     [
-        ("megatron-core", None, {"tp": 2, "recompute": "selective"}),
+        ("megatron-core", None, {"tp": 2, "recompute": "selective", "bucket_bytes": 26_214_400}),
         ("torchtitan", "none", {"tp": 2}),
         ("torchtitan", "none", {"tp": 1, "zero": 2}),
         ("torchtitan", "none", {"tp": 1, "zero": 3}),
-        ("nemo", None, {"tp": 2, "zero": 1, "schedule": "interleaved-1f1b"}),
+        ("nemo", None, {"tp": 2, "zero": 1, "schedule": "interleaved-1f1b", "bucket_bytes": 26_214_400}),
     ],
 )
 def test_jobs_of_a_stack_are_outlined_as_blocks(
@@ -222,6 +222,21 @@ def test_jobs_of_a_stack_are_outlined_as_blocks(
     trace, fidelity = triosim.model("gpt2-xl", sequence_length=512), triosim.Fidelity(host=host)
     plan = triosim.Plan(pp=4, micro_batches=16, batch_size=16, stack=load(stack), **more)
     found = outline_in_blocks(trace, machine, plan, fidelity)
+    whole = simulate(trace, machine, plan, fidelity, fit=False)
+    assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    assert found.reserved == whole.memory.reserved_bytes
+
+
+@pytest.mark.parametrize("more", [{"tp": 2}, {"tp": 1, "zero": 1}, {"tp": 1, "schedule": "interleaved-1f1b"}], ids=str)
+def test_buckets_that_hold_several_blocks_are_outlined_operator_by_operator(
+    machine: triosim.System, more: dict[str, Any]
+) -> None:
+    """Of Megatron-Core: 40,000,000 parameters in the first part, everything in the others."""
+    trace, fidelity = triosim.model("gpt2-xl", sequence_length=512), triosim.Fidelity(host="none")
+    plan = triosim.Plan(pp=4, micro_batches=16, batch_size=16, stack=load("megatron-core"), **more)
+    with pytest.raises(NoBlocks):
+        outline_in_blocks(trace, machine, plan, fidelity)
+    found = outline_plan(trace, machine, plan, fidelity)
     whole = simulate(trace, machine, plan, fidelity, fit=False)
     assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.reserved == whole.memory.reserved_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from triosim.composition.host import _exchanges
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.core.errors import InputError
 from triosim.energy.options import EnergyOptions
-from triosim.partition.gradients import gradients
+from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.main_gradients import with_main_gradients
+from triosim.partition.resolve import replication, resolve, rules_of
 from triosim.prediction.prepare import written
 from triosim.prediction.priced_job import price_job
 from triosim.prediction.staged_job import stage_job
+from triosim.schedule._stage import PartFacts
 from triosim.schedule.program import Op
 from triosim.stacks import FOLDER, Stack, load, names
 from triosim.trace.tables import PERSISTENT, Category, Phase
@@ -234,6 +237,49 @@ def test_full_recomputation_runs_what_a_stack_says_again() -> None:
         for o in ("block", "needed")
     )  # fmt: skip
     assert needed.breakdown_s.compute < 0.99 * block.breakdown_s.compute
+
+
+@pytest.mark.parametrize(
+    ("asked", "replicas", "sizes"),
+    [
+        ({}, 8, ([2, 2, 2, 2], [8])), ({}, 64, ([4, 4], [8])),
+        ({"bucket_bytes": 1, "first_bucket_bytes": 1}, 8, ([1] * 8, [1] * 8)),
+        ({"pp": 1}, 16, ([2] * 8,)), ({"pp": 1, "overlap": False}, 16, ([16],)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_gradients_are_reduced_in_the_buckets_of_the_stack(
+    asked: dict[str, Any], replicas: int, sizes: tuple[list[int], ...]
+) -> None:
+    """Of 2,000 parameters, or 60 times the replicas, in the first part; one behind it."""
+    stack = Stack(bucket_parameters=2000, bucket_parameters_per_replica=60, later_buckets=False, gradients="float32")
+    plan = Plan(**{"pp": 2, "dp": replicas, "micro_batches": 2, "stack": stack, "idle_ok": True, **asked})
+    mesh = resolve(plan, 128, None, rules=rules_of(plan, True))
+    placed = replication(rules_of(plan, True), mesh)
+    grads = [Gradient(n, n, 16 - n, 4 * 1000) for n in range(16)]
+    for stage, expected in enumerate(sizes):
+        part = object.__new__(PartFacts)
+        own = grads[: 8 if plan.pp == 2 else 16]
+        part.number, part.copy, part.plan = stage, 0, plan
+        part.job = SimpleNamespace(replication=placed, step=SimpleNamespace(apart=()), bits=(16.0, 32.0))  # type: ignore[assignment]
+        assert [len(group) for group in part.grouped(own)] == expected
+
+
+def test_buckets_of_a_stack_are_what_is_reduced() -> None:
+    """Megatron-Core: a stage of less than 40,000,000 parameters is reduced at once, PyTorch's DDP in many parts."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=128, precision="bfloat16")
+
+    def reduced(**asked: Any) -> list[int]:
+        plan = Plan(dp=4, tp=2, micro_batches=2, stack=load("megatron-core"), **asked)
+        job = written(stage_job(price_job(trace, triosim.system("hgx-a100"), plan)))
+        program = job.programs[0]
+        sizes = program.bytes[(program.op == Op.COLLECTIVE) & (program.axis == job.mesh.data_axis)]
+        return sorted(int(size) for size in sizes)
+
+    own, asked = reduced(), reduced(bucket_bytes=26_214_400)
+    assert len(own) < len(asked)
+    assert sum(own) == sum(asked)
+    assert max(own) >= 160_000_000
 
 
 def test_nothing_may_compute_beside_transfers_of_tensor_parallelism() -> None:

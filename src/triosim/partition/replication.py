@@ -79,6 +79,9 @@ class Replication:
             is nothing of the kind.
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
             parameters are not gathered module by module.
+        elements: cap of all such groups in elements, counted instead of bytes where it is not 0.
+        later_groups: whether gradients are divided into groups behind the first part of a pipeline too; otherwise all
+            of a part are reduced at once.
         compression: what such groups are compressed by, None for nothing.
         travel: in what parameters and gradients are sent.
         outer: what groups of replicas exchange once in many iterations, None where all are one group.
@@ -99,6 +102,8 @@ class Replication:
     apart: str = ""
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
+    elements: int = 0
+    later_groups: bool = True
     compression: GradientCompression | None = None
     travel: WireFormat = field(default_factory=WireFormat)
     outer: OuterStep | None = None

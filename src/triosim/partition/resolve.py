@@ -202,7 +202,7 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
         rules = [RULES.get(plan.tp_style)()]
         if named and plan.tp_style == "megatron":
             rules.append(RULES.get("vocabulary")())
-    rules.append(Ddp(plan.first_bucket_bytes, plan.bucket_bytes))
+    rules.append(_buckets(plan))
     if plan.zero != 0:
         rules.append(Zero(plan.zero))
     if plan.dp_style == "dataparallel":
@@ -228,6 +228,17 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
             own = {**own, "own_tokens": True}
         rules.append(configured(rule, own, f"parallelism {name}"))
     return rules
+
+
+def _buckets(plan: Plan) -> Ddp:
+    """The buckets of gradients: of a size that is asked for, or as the stack has them."""
+    stack = plan.stack
+    if stack is None or plan.given & {"bucket_bytes", "first_bucket_bytes"}:
+        return Ddp(plan.first_bucket_bytes, plan.bucket_bytes)
+    return Ddp(
+        plan.first_bucket_bytes, plan.bucket_bytes, stack.bucket_parameters, stack.bucket_parameters_per_replica,
+        stack.later_buckets,
+    )  # fmt: skip
 
 
 def arranged(rules: Sequence[Rule], mesh: M) -> M:

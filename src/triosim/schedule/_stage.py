@@ -79,8 +79,8 @@ class JobFacts:
         self.replication = step.replication
         self.sharing = self.replication.ranks(mesh)
         apart = self.replication.of_apart() if step.apart else self.replication
-        bits = self._bits()
-        self.shared = (self.replication.sharing(mesh, *bits), apart.sharing(mesh, *bits))
+        self.bits = self._bits()
+        self.shared = (self.replication.sharing(mesh, *self.bits), apart.sharing(mesh, *self.bits))
         if apart.ranks(mesh) == 1:
             self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
         self.modules: UnitsByModule | None = None
@@ -330,17 +330,22 @@ class PartFacts:
 
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together."""
-        if not self.grads:
+        return self.grouped(self.grads)
+
+    def grouped(self, grads: Sequence[Gradient]) -> list[list[Gradient]]:
+        """Those of some gradients, in registration order, that this part would reduce together."""
+        if not grads:
             return []
-        apart, first, others = self.job.step.apart, self.job.replication.first_bytes, self.job.replication.bytes
+        apart, placed = self.job.step.apart, self.job.replication
+        first, others = placed.first_bytes, placed.bytes
         beside = self.plan.overlap and (self.plan.stack is None or self.plan.stack.overlap_gradients)
+        beside = beside and (placed.later_groups or self.copy + self.number == 0)
+        if placed.elements:
+            first = others = round(placed.elements * self.job.bits[1] / 8)
         if not apart:
-            return by_bytes(self.grads, first, others) if beside else [list(self.grads)]
+            return by_bytes(grads, first, others) if beside else [list(grads)]
         found = []
-        for own in (
-            [g for g in self.grads if g.parameter not in apart],
-            [g for g in self.grads if g.parameter in apart],
-        ):
+        for own in ([g for g in grads if g.parameter not in apart], [g for g in grads if g.parameter in apart]):
             found += by_bytes(own, first, others) if beside else [own] * bool(own)
         return sorted(found, key=lambda group: max(g.ready for g in group))
 

@@ -170,6 +170,7 @@ def shared_step(
         names,
         plan.zero,
         padding,
+        placed.elements,
     )
 
     def make() -> SharedStep:

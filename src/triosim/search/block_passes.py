@@ -21,6 +21,7 @@ from triosim.composition.host import HostCosts
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.engine.contended import ContendedFragment, RowKind
+from triosim.partition.gradients import Gradient
 from triosim.prediction.priced_job import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
@@ -526,16 +527,34 @@ class ChunkPasses:
         ]  # fmt: skip
         longest = _extrapolate_rows(runs, chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
+        if sorted(groups) != sorted(self._groups_of(chunk)):
+            raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
         held = last.held + (chunk.blocks - LONGEST) * (last.held - few[1].held)
         return replace(last, share=share, groups=groups, held=held)
+
+    def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
+        """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
+
+        Groups need not end where blocks do, so that three numbers of blocks may grow alike and a fourth not.
+        """
+        (_, old), (_, new) = (self._stage(one) for one in _short(chunk)[1:])
+        job = new.job
+        if job.sharing == 1:
+            return []
+        kinds = [[(g.bytes, g.parameter in job.step.apart) for g in part.grads] for part in (old, new)]
+        pairs = enumerate(zip(*kinds, strict=False))
+        first = next((place for place, (a, b) in pairs if a != b), len(kinds[0]))
+        end = first + len(kinds[1]) - len(kinds[0])
+        if kinds[1][end:] != kinds[0][first:]:
+            raise NoBlocks("blocks whose gradients differ")
+        own = new.grads
+        return _groups(new, [*own[:first], *own[first:end] * (chunk.blocks - LONGEST + 1), *own[end:]])
 
     def _at(self, chunk: ModelChunk) -> ChunkFacts:
         (of, *_), part = self._stage(chunk)
         facts, job = of.facts, of.job
-        size = job.step.trace.values.bytes()
         crossing = job.stages.boundaries
         updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
-        groups = part.groups() if job.sharing > 1 else []
         storages, phase = job.storages, job.step.trace.operators.phase
         where, first, last = storages.touched([*part.forward, *part.backward])
         passing = ~(storages.persistent | storages.given | storages.gradient)[where]
@@ -548,12 +567,18 @@ class ChunkPasses:
             share=tuple(facts.share[updates].tolist()),
             held=float(storages.size[where[kept]].sum()),
             largest=_largest(job, [*part.forward, *part.backward]),
-            groups=tuple(
-                (int(sum(size[g.parameter] for g in group)), job.mesh.row(job.gathering_axis(group[0].parameter)))
-                for group in groups
-            ),
+            groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
             tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
         )
+
+
+def _groups(part: PartFacts, grads: Sequence[Gradient]) -> list[tuple[int, int]]:
+    """Bytes of the parameters, and the axis, of each group of some gradients that a part would reduce together."""
+    job, size = part.job, part.job.step.trace.values.bytes()
+    return [
+        (int(sum(size[g.parameter] for g in group)), job.mesh.row(job.gathering_axis(group[0].parameter)))
+        for group in part.grouped(grads)
+    ]
 
 
 def _largest(job: JobFacts, rows: list[int]) -> int:

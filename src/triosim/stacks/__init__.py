@@ -82,6 +82,10 @@ class Stack:
             parameters are sharded too, each while the backward waits for it.
         overlap_parameters: whether parameters that each rank has updated a part of are gathered beside the next
             forward, which waits for those that it reads; otherwise all after the update.
+        bucket_parameters: parameters whose gradients are reduced at once; 0 for as many bytes as the plan says.
+        bucket_parameters_per_replica: they are at least so many times the replicas.
+        later_buckets: whether gradients are divided into buckets behind the first part of a pipeline too, on later
+            stages and in later parts of the first; otherwise all of a part are reduced when the last is made.
         overlap_tensor: whether transfers among tensor-parallel ranks run beside the product that makes a weight's
             gradient; otherwise nothing computes beside them.
         experts: how experts multiply (:data:`EXPERTS`).
@@ -131,6 +135,9 @@ class Stack:
     copied_gradients: bool = False
     overlap_gradients: bool = True
     overlap_parameters: bool = False
+    bucket_parameters: int = 0
+    bucket_parameters_per_replica: int = 0
+    later_buckets: bool = True
     overlap_tensor: bool = True
     experts: str = "grouped"
     expert_counts: str = "device"
@@ -174,6 +181,8 @@ class Stack:
         reduced = "" if self.reduce == "gradient" else f", reduced in {self.reduce}"
         after = "" if self.overlap_gradients else ", reduced after the backward"
         after += ", parameters gathered beside the next forward" if self.overlap_parameters else ""
+        if self.bucket_parameters:
+            after += f", in buckets of {self.bucket_parameters:,} parameters"
         after += "" if self.overlap_tensor else ", nothing computed beside tensor-parallel transfers"
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""

@@ -18,11 +18,21 @@ class Ddp(Rule):
 
     Attributes:
         first_bytes, bytes: caps of the first bucket and the others.
+        elements: cap of all buckets in elements, counted instead of bytes where it is not 0.
+        elements_per_replica: that cap is at least so much times the replicas.
+        later_groups: whether there are buckets behind the first part of a pipeline too.
     """
 
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
+    elements: int = 0
+    elements_per_replica: int = 0
+    later_groups: bool = True
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Everything Replicate."""
-        return replace(placed, states=False, weights=False, first_bytes=self.first_bytes, bytes=self.bytes)
+        return replace(
+            placed, states=False, weights=False, first_bytes=self.first_bytes, bytes=self.bytes,
+            elements=max(self.elements, self.elements_per_replica * mesh.size("dp")),
+            later_groups=self.later_groups,
+        )  # fmt: skip

@@ -92,5 +92,5 @@ class OneBit(Rule):
         if self.phase == "warm-up" or placed.ranks(mesh) == 1:
             return placed
         return replace(
-            placed, compression=MomentumSigns(placed.ranks(mesh)), first_bytes=AT_ONCE, bytes=AT_ONCE
+            placed, compression=MomentumSigns(placed.ranks(mesh)), first_bytes=AT_ONCE, bytes=AT_ONCE, elements=0
         )  # fmt: skip
