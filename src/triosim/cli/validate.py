@@ -118,6 +118,14 @@ def validate(
         return
     if part is not None:
         raise InputError(f"--part {part} is a part of what --record DIR records: give a folder with --record")
+    _compare(processes, model, modes, rounds, budget, device, json, plot)
+
+
+def _compare(
+    processes: int, model: str | None, modes: str | None, rounds: int, budget: str | None, device: str | None,
+    json: str | None, plot: Path | None,
+) -> None:  # fmt: skip
+    """Run the jobs, predict them, and show both."""
     from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import check_distinct, is_standard_output, text_output
     from triosim.core.units import parse_budget

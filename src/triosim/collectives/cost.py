@@ -1,4 +1,4 @@
-"""How long a collective takes when nothing else uses its links: what the patterns are made to last.
+"""Formulas of how long a collective takes when nothing else uses its links; patterns are made to last as long.
 
 Every function gives seconds from the arrival of the last member to the end.  Formulas count steps; constants are those
 of :mod:`triosim.collectives.constants`.  Members n, bytes of the full buffer S, bandwidth B of one member.

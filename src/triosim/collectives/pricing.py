@@ -1,4 +1,4 @@
-"""Putting on a pattern what software costs: flags on the wire, pauses before transfers, a delay before the first."""
+"""Adds to a pattern what software costs: flags on the wire, pauses before transfers, a delay before the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a collective to what the engine plays: algorithm and protocol chosen, pattern made, software costs put on it.
+"""From a collective to what the engine plays: algorithm and protocol chosen, pattern made, costs of software added.
 
 The bytes of a pattern are those on the wire, so that other traffic meets them; what software adds (steps, launch, local
 copies, bandwidth that a protocol cannot use) is ``pause`` before each transfer and ``delay`` before the first.  When

@@ -1,4 +1,4 @@
-"""Communication takes from computation: while a collective runs, its thread blocks hold multiprocessors.
+"""Communication slows computation down: while a collective runs, its thread blocks hold multiprocessors.
 
 Collectives of NCCL and RCCL are kernels.  Each of their thread blocks holds a multiprocessor for itself from its launch
 to its end, waiting for peers included, so with ``b`` blocks on ``u`` multiprocessors what computes takes

@@ -1,9 +1,9 @@
-"""How sure it is which software runs a step: a stack's name does not say its release, and often no stack is named.
+"""Uncertainty of the software that runs a step: a stack's name does not say its release, and often no stack is named.
 
 Frameworks change what they launch, fuse and overlap from release to release, those around mixtures of experts most of
 all: the same cell of NVIDIA's archive took 8.9, 8.5 and 6.4 s in three releases within half a year.  A recording ran on
-some software, so that it is sure; a step by name is some release of its stack, and without ``--stack`` any of several.
-``software.json`` has both as half-widths of 90 % intervals: ``validation/fit/software.py`` finds them.
+one software, and has no such uncertainty; a step by name is some release of its stack, and without ``--stack`` any of
+several.  ``software.json`` has both as half-widths of 90 % intervals: ``validation/fit/software.py`` finds them.
 """
 
 from __future__ import annotations

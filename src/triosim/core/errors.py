@@ -1,4 +1,4 @@
-"""The one kind of error that a user is meant to see, and how much of what the user gave it repeats.
+"""The one kind of error that a user is meant to see; a message quotes what the user gave, cut to a safe length.
 
 Whatever is wrong with what the user gave - a file, a name, a plan - is raised as
 :class:`InputError` with one sentence that names the file, the place in it and the cure.  The command

@@ -1,4 +1,4 @@
-"""Pausing the search for garbage where many small objects come into being and none of them is any."""
+"""Pauses the garbage collector of Python while many small objects are made, none of which is garbage."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ place in it; nothing that a parser raises gets past.  What a file would take in 
 the limits of :mod:`triosim.core.limits` before it is unpacked or parsed.
 
 Documents that people write (:func:`document`) are checked further: no deeper than :data:`DEEPEST`, no key twice, every
-key a text, whole numbers of 64 bits, no number that is none.  What the values *mean* is for the reader of each format.
+key a text, whole numbers of 64 bits, no NaN.  What the values *mean* is for the reader of each format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a power cap or a lower clock makes of a device's operators.
+"""Times of the operators of a device under a power cap or a lower clock, and the clock that it then runs at.
 
 One clock holds for a whole iteration, since governors average over more time than a kernel takes.  At a clock ``c``
 (over the boost clock) what computes takes longer and draws less, by the law of :mod:`triosim.hardware.power`; what

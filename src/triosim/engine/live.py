@@ -1,4 +1,4 @@
-"""Transfers that enter while time runs: for who decides during a run what is sent, and so has no graph of tasks.
+"""Transfers that enter while time runs: for callers that decide during a run what is sent, without a graph of tasks.
 
 The flows are served by the same network models as those of a graph (:mod:`triosim.engine.solver`), with the same
 arithmetic: a transfer joins its links when the latency of its route has passed, shares them with all others, and ends

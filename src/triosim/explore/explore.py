@@ -1,4 +1,4 @@
-"""A searcher running on what is explored."""
+"""Runs a searcher on an exploration: it asks for points, which are evaluated, and is told their costs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A model of what was explored, and how wrong it is where it was not shown: a Gaussian process on logarithms of costs
-(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+"""A model of the costs of an exploration, and its error on points that it has not seen.
+
+The model is a Gaussian process on logarithms of costs (Rasmussen and Williams, Gaussian Processes for Machine Learning,
+2006, chapters 2 and 5).
 
 It learns from points of a *box*: all values of a choice of names, all but the last quarter of one of numbers.  Its
 error is told for points of the box that it was not shown, and for points outside.  That is error against our own model

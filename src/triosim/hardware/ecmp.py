@@ -1,4 +1,4 @@
-"""What flows lose that share paths by chance: Ethernet without adaptive routing, beyond one switch.
+"""Bandwidth that flows lose when they share a path by chance: Ethernet without adaptive routing, beyond one switch.
 
 A ``[scale_out]`` whose topology is a switch stands for any network that gives every port its full rate.  Beyond the
 ports of a single switch that is a Clos of several, where Ethernet picks each flow's path by a hash of its addresses

@@ -1,4 +1,4 @@
-"""Which rows of programs no late collective comes before: those of a common prefix."""
+"""The rows of programs that belong to their common prefix: no late collective precedes them."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 What happens to a rank depends on what came before and on what shares links with it, on nothing else.  So two ranks are
 told apart if they run different programs, if one meets in a collective those whom none of the other's kind meets, if
 one gets what was sent by a rank that is told apart from the other's sender, or if a transfer goes over links that carry
-something else.  It does not tell two ranks apart to whom they send, nor where in a ring the slow member of their group
-is: a collective begins when the last of its members has come, whoever that is.  Colours are refined by those of such
+something else.  Whom two ranks send to does not tell them apart, nor does the place in a ring of a slow member of their
+group: a collective begins when the last of its members has come, whoever that is.  Colours are refined by those of such
 neighbours until no colour splits any more (the one-dimensional Weisfeiler-Leman algorithm, Weisfeiler and Leman 1968).
 Everything of one colour starts and ends at the same ticks, so one of each can be played for all.
 

@@ -1,4 +1,4 @@
-"""Names of operators: what an operator is called without its source's dress, its kind and its arguments.
+"""Names of operators: one name for what every source calls otherwise, its kind, and the names of its arguments.
 
 Sources name the same operator in many ways: ``aten::conv2d`` (what the user called), ``aten::convolution`` (what was
 dispatched), ``autograd::engine::evaluate_function: ConvolutionBackward0`` (what autograd ran).  :func:`canonical`

@@ -1,6 +1,6 @@
-"""Many lines of text into which whole numbers are put: what is equal in lines of a kind is put together once.
+"""Writes many lines of text that differ in their whole numbers only: the rest of each kind of line is formatted once.
 
-In C++ where a compiler was when TrioSim was installed, the same text many times faster.
+In C++ the same text is written many times faster, where a compiler was there when TrioSim was installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What crosses from stage to stage: tensors that a cut would part from their readers, and those that a cut does."""
+"""Tensors that cross from stage to stage: those that some cut would part from their readers, and those of one cut."""
 
 from __future__ import annotations
 

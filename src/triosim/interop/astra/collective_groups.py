@@ -1,4 +1,4 @@
-"""Groups of collectives: which nodes of different ranks are one, among whom, and how it is done."""
+"""Collectives of a job: which nodes of different ranks form one, which ranks take part, and by which algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Communicator groups: which ranks a collective is among.
+"""Communicator groups: which ranks take part in a collective.
 
 ASTRA-sim takes them from a JSON file, ``{"1": [0, 1, 2, 3]}``, or from what PyTorch wrote into the trace.  The group
 ``"0"`` or ``""`` is all ranks.

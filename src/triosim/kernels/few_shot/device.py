@@ -1,4 +1,4 @@
-"""A device that few whole networks were timed on, and what explains their times.
+"""A device of which only the times of a few whole networks are known, and the model that explains these best.
 
 Three explanations are fitted, each by relative least squares with coefficients that are not negative:
 
