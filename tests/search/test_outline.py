@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -220,11 +221,18 @@ def test_jobs_of_a_stack_are_outlined_as_blocks(
 ) -> None:
     """Main gradients, a padded vocabulary, fused kernels, a host and a type of reductions of its own."""
     trace, fidelity = triosim.model("gpt2-xl", sequence_length=512), triosim.Fidelity(host=host)
-    plan = triosim.Plan(pp=4, micro_batches=16, batch_size=16, stack=load(stack), **more)
+    told = replace(load(stack), overlap_parameters=False)
+    plan = triosim.Plan(pp=4, micro_batches=16, batch_size=16, stack=told, **more)
     found = outline_in_blocks(trace, machine, plan, fidelity)
     whole = simulate(trace, machine, plan, fidelity, fit=False)
     assert found.run.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.reserved == whole.memory.reserved_bytes
+
+
+def test_parameters_gathered_beside_the_next_forward_are_simulated(machine: triosim.System) -> None:
+    plan = triosim.Plan(pp=4, tp=2, zero=1, micro_batches=16, batch_size=16, stack=load("nemo"))
+    with pytest.raises(NotEvaluated, match="parameters gathered beside the next forward"):
+        outline_plan(triosim.model("gpt2-xl", sequence_length=512), machine, plan)
 
 
 @pytest.mark.parametrize("more", [{"tp": 2}, {"tp": 1, "zero": 1}, {"tp": 1, "schedule": "interleaved-1f1b"}], ids=str)

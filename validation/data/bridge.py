@@ -56,16 +56,16 @@ def optimizer(line: Mapping[str, str]) -> str:
 def facts(line: Mapping[str, str]) -> dict[str, Any]:
     """What a row's software does otherwise than its stack.
 
-    Micro-batches add up in 16 bits; parameters are gathered beside the next forward (``overlap_param_gather``, which
-    ``training/comm_overlap.py`` sets wherever replicas share an optimizer, and Muon cannot have); HybridEP pads the
-    rows that it brings to experts, other dispatchers leave that to copies; parts of blocks are launched as graphs, or
-    all of an iteration; from the release on that captures iterations whole one kernel multiplies for all experts
-    (``NVTE_CUTEDSL_FUSED_GROUPED_MLP``).
+    Micro-batches add up in 16 bits; wherever there are replicas ``training/comm_overlap.py`` sets ``bucket_size`` to
+    128 Mi parameters and gathers parameters beside the next forward (``overlap_param_gather``), which Muon cannot
+    have; HybridEP pads the rows that it brings to experts, other dispatchers leave that to copies; parts of blocks are
+    launched as graphs, or all of an iteration; from the release on that captures iterations whole one kernel
+    multiplies for all experts (``NVTE_CUTEDSL_FUSED_GROUPED_MLP``).
     """
     hybrid = dispatch(line) == "deepep" and (whole_graph(line) or not _of_deep_ep(line))
     found: dict[str, Any] = {
         "gradients": "parameter-fused", "graphs": graphs(line), "expert_padding": not hybrid,
-        "overlap_parameters": not optimizer(line),
+        "overlap_parameters": not optimizer(line), "bucket_parameters": 128 << 20, "bucket_parameters_per_replica": 0,
     }  # fmt: skip
     if whole_graph(line):
         found["host"] = "graph"
