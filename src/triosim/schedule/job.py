@@ -166,9 +166,7 @@ class StageWriter:
         self.skips = np.array(of.skipped, bool)
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
-        self.ahead: dict[
-            int, list[int]
-        ] = {}  # forward operator -> what gathers parameters that it is the first to read
+        self.ahead: dict[int, list[int]] = {}  # forward operator -> gathers of parameters that it is the first to read
         self.kinds = self._kinds()
         self.written: dict[tuple[bool, bool], _FragmentedIteration] = {}
         self.iterations = [self._numbered(number) for number in range(self.plan.iterations)]

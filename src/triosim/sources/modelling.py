@@ -52,7 +52,7 @@ PRECISIONS = {
     "bf16-mixed": "autocast-bfloat16", "autocast-float16": "autocast-float16", "amp-fp16": "autocast-float16",
     "16-mixed": "autocast-float16",
 }  # fmt: skip
-"""Accepted precisions and what they mean; the last names are those of PyTorch Lightning."""
+"""Accepted precisions and what they mean; ``bf16-mixed`` and ``16-mixed`` are PyTorch Lightning's names."""
 AUTOCAST = "autocast-"
 """What names of precisions begin with in which float32 parameters are multiplied in 16 bits."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container
+from typing import Any
 
 import numpy as np
 import pytest
@@ -210,13 +211,9 @@ def test_same_flop_outside_attention(both, request):
 def test_same_trace_as_the_recorder_makes(case):
     """Phases, symbols, categories of the forward, links and bytes that stay, against our recorder on fake tensors."""
     recording = pytest.importorskip("triosim.sources.record.function", reason="the recorder is not here")
-    family, configuration, make = CASES[case]
+    family, configuration, _ = CASES[case]
     is_text = family in TEXT
-    with recording.fake():
-        net = make()
-        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, foreach=True)
-        x = torch.zeros(BATCH, LENGTH, dtype=torch.long) if is_text else torch.empty(BATCH, 3, IMAGE, IMAGE)
-        labels = torch.zeros((BATCH, LENGTH) if is_text else (BATCH,), dtype=torch.long)
+    net, optimizer, x, labels = fake_step(recording, case)
 
     def step(x, labels):
         scores = net(x)
@@ -233,6 +230,18 @@ def test_same_trace_as_the_recorder_makes(case):
         fused_optimizer=False, **options,
     )  # fmt: skip
     assert_same_trace(built, recorded)
+
+
+def fake_step(recording: Any, case: str) -> tuple[Any, Any, Any, Any]:
+    """The network of a case, its optimizer, what it reads and the labels, without data."""
+    family, _, make = CASES[case]
+    is_text = family in TEXT
+    with recording.fake():
+        net = make()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, foreach=True)
+        x = torch.zeros(BATCH, LENGTH, dtype=torch.long) if is_text else torch.empty(BATCH, 3, IMAGE, IMAGE)
+        labels = torch.zeros((BATCH, LENGTH) if is_text else (BATCH,), dtype=torch.long)
+    return net, optimizer, x, labels
 
 
 def described(trace: Trace, skipped: Container[str] = ()) -> list[tuple]:

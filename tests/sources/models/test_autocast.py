@@ -108,16 +108,12 @@ def test_the_copies_that_pytorch_makes(case: str):
     batch norm keeps are in 16 bits there.
     """
     torch = pytest.importorskip("torch")
-    from tests.sources.models.test_against_torch import BATCH, BOOKKEEPING, CASES, IMAGE, LENGTH, TEXT, plain
+    from tests.sources.models.test_against_torch import BATCH, BOOKKEEPING, CASES, IMAGE, LENGTH, TEXT, fake_step, plain
 
     recording = pytest.importorskip("triosim.sources.record.function")
-    family, configuration, make = CASES[case]
+    family, configuration, _ = CASES[case]
     text = family in TEXT
-    with recording.fake():
-        net = make()
-        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, foreach=True)
-        x = torch.zeros(BATCH, LENGTH, dtype=torch.long) if text else torch.empty(BATCH, 3, IMAGE, IMAGE)
-        labels = torch.zeros((BATCH, LENGTH) if text else (BATCH,), dtype=torch.long)
+    net, optimizer, x, labels = fake_step(recording, case)
 
     def step(x, labels):
         with torch.autocast("cpu", dtype=torch.bfloat16):
