@@ -125,7 +125,7 @@ class Workshop:
 
     def _share(self, alike: Row) -> tuple[Step, Estimates]:
         whole = recomputed(alike.trace(), alike.plan().recompute)
-        whole = with_main_gradients(whole, ASSUMED, alike.micro_batches, sharded=False)
+        whole = with_main_gradients(whole, ASSUMED, alike.micro_batches)
         step = partition(whole, Mesh((("tp", alike.tp),)), rules_of(Plan(tp=alike.tp), named=True))
         found = price(PricingJob(step.trace, self.system.models[0], whole, None), OPERATOR_TIMES)
         return step, replace(found, seconds=found.seconds * often(step.trace, ASSUMED, alike.micro_batches))
