@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,7 @@ from triosim.kernels.arithmetic import GPUS, multiplication
 from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, EXPERTS, MATRIX, classify
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.physical import _constants, gemm
+from triosim.kernels.work.gemm import scaled_by_rows
 from triosim.trace.tables import Trace
 
 REFERENCE_HZ = 1.41e9
@@ -106,11 +108,16 @@ def slowdown(
     return np.where(watts > 0, np.maximum(burst / clock, 1.0), 1.0)
 
 
-def burst_clock(device: Accelerator, dtype: str) -> float:
-    """Clock over the full one at which long products run in a burst, as the model of products has it."""
-    constants = gemm.load().constants
+def burst_clock(device: Accelerator, dtype: str, engine: str = "") -> float:
+    """Clock over the full one at which long products run in a burst, as the model of products has it.
+
+    Args:
+        device: with its TDP and peaks.
+        dtype: what is multiplied.
+        engine: one of :func:`~triosim.kernels.physical.gemm.engines`, ``""`` for the unit's own.
+    """
     chip = gemm.silicon(device, dtype)
-    own = constants[chip.unit].on(gemm.generation_of(device))
+    own = gemm.load().constants[engine or chip.unit].on(gemm.generation_of(device))
     return gemm.sustained(chip, own, gemm.REFERENCE_WIDTH[chip.unit]) / (own.reach * chip.peak)
 
 
@@ -133,15 +140,28 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
         how = multiplication(device, DTYPES[code])
         if how.unit == "simt":
             continue
-        full = burst_clock(device, how.dtype)
         for group in _MOVED:
             rows = np.flatnonzero(moved & (classified.dtype == code) & (classified.group == group))
-            burst, part = (full, 1.0) if group in _PRODUCTS else (1.0, load().attention)
-            rates = np.round(flop[rows] / seconds[rows] / burst, -9)
-            found, back = np.unique(rates, return_inverse=True)
-            slow = slowdown(device, how.dtype, found, burst, part)
-            seconds[rows] *= slow[back.ravel()]
+            for engine, some in _by_engine(trace, device, how.dtype, group, rows):
+                burst = burst_clock(device, how.dtype, engine) if group in _PRODUCTS else 1.0
+                part = 1.0 if group in _PRODUCTS else load().attention
+                rates = np.round(flop[some] / seconds[some] / burst, -9)
+                found, back = np.unique(rates, return_inverse=True)
+                slow = slowdown(device, how.dtype, found, burst, part)
+                seconds[some] *= slow[back.ravel()]
     return replace(times, seconds=seconds)
+
+
+def _by_engine(
+    trace: Trace, device: Accelerator, dtype: str, group: int, rows: NDArray[np.int64]
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Operators of a group by what multiplies them: its kernels have a clock of their own in a burst."""
+    if group != MATRIX or gemm.TUNED not in gemm.engines(device, dtype):
+        yield "", rows
+        return
+    other = scaled_by_rows(trace, rows)
+    yield "", rows[other]
+    yield gemm.TUNED, rows[~other]
 
 
 def most(device: Accelerator, dtype: str) -> float:
@@ -155,7 +175,9 @@ def most(device: Accelerator, dtype: str) -> float:
     how = multiplication(device, dtype)
     if device.kind not in GPUS or device.design is not None or how.unit != "tensor" or how.rate != 1:
         return peak
-    reached = gemm.most(device, how.dtype)
-    full = burst_clock(device, how.dtype)
-    slow = float(slowdown(device, how.dtype, np.array(reached / full), full))
-    return min(max(reached / slow, reached / 2**0.25), peak)
+    found = 0.0
+    for engine in gemm.engines(device, how.dtype):
+        reached, full = gemm.most(device, how.dtype, engine), burst_clock(device, how.dtype, engine)
+        slow = float(slowdown(device, how.dtype, np.array(reached / full), full))
+        found = max(found, reached / slow, reached / 2**0.25)
+    return min(found, peak)
