@@ -83,10 +83,11 @@ SUMMED_IN_16_BITS = ("GPT3-175B", "Nemotron4 340B")
 """Of DGX Cloud's recipes those with ``grad_sync_dtype: bf16``: Apex's ``DistributedFusedAdam`` has its buffer of
 gradients in that type, and the products add into it (``nemo_megatron/gpt3_175b_hydra.yaml``,
 ``nemotron/nemotron4-340b-synth.yaml``; read after the first predictions)."""
-FMS = {"norms": "composed", "clip": True, "recomputed": "needed"}
+FMS = {"norms": "composed", "clip": True, "recomputed": "needed", "repeated_heads": True}
 """What fms-fsdp does otherwise than PyTorch by itself, read after its predictions had been seen: norms in steps
 (``fms/modules/layernorm.py``, LayerNormParameterized with ``use_high_precision_pow``), gradients clipped at 1
-(``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``)."""
+(``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``), keys and
+values expanded to all heads (``fms/modules/attention.py``)."""
 MODELS = {
     "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
