@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.data import shared
 from validation.data.training import UNGATED, read
 from validation.judge.training import PUBLISHED, judge
 
+from tests.data import shared
 from triosim.sources.modelling import parameters
 
 ROWS = {row.id: row for row in read(PUBLISHED)}

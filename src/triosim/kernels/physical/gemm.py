@@ -264,7 +264,7 @@ def sustained(chip: DeviceParameters, c: GemmConstants, reference: float) -> flo
 
 
 def engines(device: Accelerator, dtype: str) -> tuple[str, ...]:
-    """What may multiply a type on a device, of :data:`ENGINES`: products of 8 bits run in one of two kinds of kernels."""
+    """What may multiply a type on a device, of :data:`ENGINES`: of 8 bits there are two kinds of kernels."""
     unit = silicon(device, dtype).unit
     return (unit, TUNED) if unit == "narrow" else (unit,)
 
