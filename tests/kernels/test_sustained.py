@@ -50,7 +50,9 @@ def test_power_binds_later_with_more_of_it_and_never_speeds_up() -> None:
     assert 1.0 < slow[1] < slow[2]
     assert sustained.slowdown(replace(device, tdp_w=6000.0), "bfloat16", rates[2]) == 1.0
     assert sustained.slowdown(replace(device, tdp_w=None), "bfloat16", rates[2]) == 1.0
-    part = 2 * 2 ** -sustained.load().narrowing  # twice the FLOP, each of them with less than half of the joules
+    part = 2 * 2 ** -sustained.load().narrowing_of(
+        gemm.generation_of(device)
+    )  # twice the FLOP, each of them with less than half of the joules
     eight = sustained.slowdown(device, "float8_e4m3fn", 2 * rates[2])
     assert eight == pytest.approx(sustained.slowdown(device, "bfloat16", part * rates[2]))
     assert 1.0 < eight < slow[2]
@@ -78,15 +80,13 @@ def test_only_what_the_model_reckons_is_moved() -> None:
     assert np.array_equal(sustained.sustained(trace, cpu, times).seconds, times.seconds)
 
 
-def test_products_of_8_bits_are_held_to_the_clock_of_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_8_bits_are_held_to_the_clock_of_their_own_kernels() -> None:
     """Those of training libraries run higher in a burst than those of serving stacks, and so fall further."""
     device, dtype = accelerator("H100-SXM"), "float8_e4m3fn"
     assert gemm.engines(device, dtype) == ("narrow", gemm.TUNED)
     assert gemm.engines(device, "bfloat16") == ("tensor",)
     own = sustained.burst_clock(device, dtype, gemm.TUNED)
     assert 1.05 * sustained.burst_clock(device, dtype) < own < 1.0
-    constants = replace(sustained.load(), narrowing=1.0)
-    monkeypatch.setattr(sustained, "load", lambda: constants)
     small = {"num_hidden_layers": 2, "vocab_size": 128}
     step = triosim.model("llama-3-8b", batch_size=4, sequence_length=4096, precision="bfloat16", configuration=small)
     slower = {}

@@ -10,10 +10,11 @@ clock falls until that fits the TDP, by the one law of clock, voltage and power 
     time   = burst time x (clock in the burst) / clock      where that is longer
 
 A FLOP of 8 bits moves half the bits and multiplies a quarter of the digits: it takes ``2^-narrowing`` of the joules of
-one of 16, where a device multiplies twice as many in a cycle.  Attention keeps a part of its operands in registers and
-takes ``attention`` of a product's joules for a FLOP.  A higher clock needs a higher voltage, therefore ``growth``.
-``data/physical/sustained.json`` has the constants: ``validation/fit/sustained.py`` fits joule and growth to products of
-published long-running measurements on an A100 PCIe and a B200, and chooses the two others by published trainings.
+one of 16, where a device multiplies twice as many in a cycle; a generation of matrix units may have an exponent of its
+own.  A FLOP of attention takes ``attention`` of a product's joules.  A higher clock needs a higher voltage, therefore
+``growth``.  ``data/physical/sustained.json`` has the constants: ``validation/fit/sustained.py`` fits joule and growth
+to products of published long-running measurements on an A100 PCIe and a B200, and chooses the others by published
+trainings.
 
 Only what is reckoned by the physical models is moved, and of that products and attention that their arithmetic binds:
 recorded and calibrated times are what ran, and the convolutions' constants were fitted to a training step.
@@ -55,6 +56,7 @@ class SustainedConstants:
         joule: of a 16-bit FLOP on matrix units at :data:`REFERENCE_HZ`.
         growth: exponent of the clock.
         narrowing: exponent of the rate of 16 bits over that of narrower types.
+        generations: the same of generations of matrix units that have another one.
         attention: joules of a FLOP of attention over those of a product.
     """
 
@@ -62,13 +64,20 @@ class SustainedConstants:
     growth: float
     narrowing: float = 1.0
     attention: float = 1.0
+    generations: tuple[tuple[str, float], ...] = ()
+
+    def narrowing_of(self, generation: str) -> float:
+        """The exponent of a generation of matrix units (:func:`~triosim.kernels.physical.gemm.generation_of`)."""
+        return dict(self.generations).get(generation, self.narrowing)
 
 
 @functools.cache
 def load() -> SustainedConstants:
     """The constants that come with the program."""
-    found = _constants.document("sustained")["constants"]
-    return SustainedConstants(**{name: float(row["value"]) for name, row in found.items()})
+    found = _constants.document("sustained")
+    generations = tuple(sorted((name, float(value)) for name, value in found["generations"].items()))
+    values = {name: float(row["value"]) for name, row in found["constants"].items()}
+    return SustainedConstants(**values, generations=generations)
 
 
 def clock_of_peak(device: Accelerator) -> float:
@@ -102,7 +111,12 @@ def slowdown(
         return np.ones_like(rate)
     c, law = load(), power.constants()
     joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth
-    watts = part * joule * rate * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing
+    watts = (
+        part
+        * joule
+        * rate
+        * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing_of(gemm.generation_of(device))
+    )
     room = law.limit * device.tdp_w - static
     clock = law.clock(room / np.where(watts > 0, watts, np.inf))
     return np.where(watts > 0, np.maximum(burst / clock, 1.0), 1.0)
