@@ -9,6 +9,7 @@ import pytest
 from validation.fit import sustained as fitting
 
 import triosim
+from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware.catalog import accelerator
 from triosim.kernels import sustained
 from triosim.kernels.estimate import Source
@@ -16,6 +17,7 @@ from triosim.kernels.model import PricingJob
 from triosim.kernels.physical import gemm
 from triosim.kernels.pricing import price
 from triosim.kernels.work.gemm import gemm as products
+from triosim.transform.quantization import quantized
 
 
 def product_efficiency(name: str, m: int, k: int, n: int, dtype: str = "bfloat16") -> float:
@@ -48,7 +50,9 @@ def test_power_binds_later_with_more_of_it_and_never_speeds_up() -> None:
     assert 1.0 < slow[1] < slow[2]
     assert sustained.slowdown(replace(device, tdp_w=6000.0), "bfloat16", rates[2]) == 1.0
     assert sustained.slowdown(replace(device, tdp_w=None), "bfloat16", rates[2]) == 1.0
-    part = 2 * 2 ** -sustained.load().narrowing  # twice the FLOP, each of them with less than half of the joules
+    part = 2 * 2 ** -sustained.load().narrowing_of(
+        gemm.generation_of(device)
+    )  # twice the FLOP, each of them with less than half of the joules
     eight = sustained.slowdown(device, "float8_e4m3fn", 2 * rates[2])
     assert eight == pytest.approx(sustained.slowdown(device, "bfloat16", part * rates[2]))
     assert 1.0 < eight < slow[2]
@@ -74,6 +78,28 @@ def test_only_what_the_model_reckons_is_moved() -> None:
     assert np.array_equal(sustained.sustained(trace, device, recorded).seconds, times.seconds)
     cpu = replace(device, kind="cpu")
     assert np.array_equal(sustained.sustained(trace, cpu, times).seconds, times.seconds)
+
+
+def test_products_of_8_bits_are_held_to_the_clock_of_their_own_kernels() -> None:
+    """Those of training libraries run higher in a burst than those of serving stacks, and so fall further."""
+    device, dtype = accelerator("H100-SXM"), "float8_e4m3fn"
+    assert gemm.engines(device, dtype) == ("narrow", gemm.TUNED)
+    assert gemm.engines(device, "bfloat16") == ("tensor",)
+    own = sustained.burst_clock(device, dtype, gemm.TUNED)
+    assert 1.05 * sustained.burst_clock(device, dtype) < own < 1.0
+    small = {"num_hidden_layers": 2, "vocab_size": 128}
+    step = triosim.model("llama-3-8b", batch_size=4, sequence_length=4096, precision="bfloat16", configuration=small)
+    slower = {}
+    for recipe in ("fp8-current", "fp8-row"):
+        trace = quantized(step, recipe)
+        times = price(PricingJob(trace, device, trace, None))
+        reads, is_eight = trace.operators.inputs, trace.values.dtype == DTYPE_CODE[dtype]
+        eight = np.array([any(is_eight[row]) for row in reads.lists()]) & ~trace.operators.view
+        found = sustained.sustained(trace, device, times).seconds[eight].sum() / times.seconds[eight].sum()
+        slower[recipe] = float(found)
+    assert slower["fp8-row"] < 1.01
+    assert 1.03 < slower["fp8-current"] < 1.2
+    assert sustained.most(device, dtype) >= 1.1 * device.peak("bfloat16")
 
 
 def test_trainings_are_priced_as_sustained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,22 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(more: dict) 
     }
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_heads_that_are_repeated_first_are_gathered_whole(tp: int) -> None:
+    """8 heads of keys for 32 of queries: four times as much goes between ranks, which divide it by ``tp`` as before."""
+    small = {"num_hidden_layers": LAYERS}
+    trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration=small, repeated_heads=True)
+    job = prepare(trace, *_asked(4, tp=tp)[1:])
+    each = 4 * LENGTH * KEYS * BF16 // tp
+    assert _sent(job, "cp") == {
+        ("all_gather", Phase.FORWARD, each): 2 * LAYERS,
+        ("reduce_scatter", Phase.BACKWARD, each): 2 * LAYERS,
+    }
+    operators, calls = job.step.trace.operators, calls_of(job.step.trace)
+    rows = [row for row in range(len(operators)) if calls[row].kind == "attention"]
+    assert {(calls[row].shape("query")[1], calls[row].shape("key")[1]) for row in rows} == {(32 // tp, 32 // tp)}
+
+
 @pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
 def test_heads_are_exchanged_for_positions(more: dict) -> None:
     """Of queries, keys, values and the result a rank sends what it has, and of their gradients."""

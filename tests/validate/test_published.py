@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from validation.data.training import read
+from validation.data.training import UNGATED, read
 from validation.judge.training import PUBLISHED, judge
+
+from tests.data import shared
+from triosim.sources.modelling import parameters
 
 ROWS = {row.id: row for row in read(PUBLISHED)}
 
@@ -21,3 +24,11 @@ def test_fully_sharded_training_on_a100_is_near(row: str) -> None:
     found = judge(ROWS[row])
     assert abs(found.error) < 0.10
     assert found.low < found.measured < found.high
+
+
+def test_models_on_tpu_v4_have_the_parameters_of_their_names() -> None:
+    """22 and 52 billion, with heads of 256 and an MLP of two products; half an attention was counted then."""
+    rows = [row for row in read(shared("training", "measured.csv")) if row.id in ("T2239", "T2243")]
+    for row, name, billions in zip(rows, UNGATED, (22.1, 52.3), strict=True):
+        assert row.family == "nemotron"
+        assert parameters(row.family, row.configuration) == pytest.approx(billions * 1e9, rel=3e-3), name

@@ -83,10 +83,11 @@ SUMMED_IN_16_BITS = ("GPT3-175B", "Nemotron4 340B")
 """Of DGX Cloud's recipes those with ``grad_sync_dtype: bf16``: Apex's ``DistributedFusedAdam`` has its buffer of
 gradients in that type, and the products add into it (``nemo_megatron/gpt3_175b_hydra.yaml``,
 ``nemotron/nemotron4-340b-synth.yaml``; read after the first predictions)."""
-FMS = {"norms": "composed", "clip": True, "recomputed": "needed"}
+FMS = {"norms": "composed", "clip": True, "recomputed": "needed", "repeated_heads": True}
 """What fms-fsdp does otherwise than PyTorch by itself, read after its predictions had been seen: norms in steps
 (``fms/modules/layernorm.py``, LayerNormParameterized with ``use_high_precision_pow``), gradients clipped at 1
-(``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``)."""
+(``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``), keys and
+values expanded to all heads (``fms/modules/attention.py``)."""
 MODELS = {
     "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
@@ -96,6 +97,13 @@ MODELS = {
     }),
 }  # fmt: skip
 """Mixtures of experts that rows name: the tables do not hold all of their sizes."""
+UNGATED = ("MaxText 22B", "MaxText 52B")
+"""Models of MaxText's scripts for TPU v4 (``configs/v4/22b.sh``, ``52b.sh``; 2023), which leave heads and activation to
+``base.yml``: heads of 256 then and one product before the activation, not 128 and two as its defaults are since
+(a test of that time quotes them as a width of 2,048, 8 heads of 256, an inner width of 8,192).
+Only so do their sizes have 22 and 52 billion parameters (22.1 and 52.3; with today's defaults 25.8 and 65.2).  FLOP
+were counted then as 6 for each parameter and half an attention (``calculate_tflops_training_per_device`` of a
+``num_model_parameters``).  Looked up after these rows had been seen."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus"}
 
 
@@ -296,13 +304,20 @@ def _from_flops(line: Mapping[str, str]) -> float:
     long sequences are of releases 24.03.01 and 25.04.
     """
     layers, width, inner = (int(line[name]) for name in ("layers", "hidden", "ffn_hidden"))
+    ungated = line["model"] in UNGATED
     nemo = line["source"].startswith("NeMo")
-    heads, length = width if nemo else int(line["heads"]) * 128, int(line["seq_len"])
+    heads, length = width if nemo else int(line["heads"]) * _head(line), int(line["seq_len"])
     grouped = 2 * width * heads * (1 + _int(line, "kv_heads", int(line["heads"])) / int(line["heads"])) if nemo else 0
-    weights = layers * ((grouped or 4 * width * heads) + 3 * width * inner) + width * int(line["vocab"])
+    weights = layers * ((grouped or 4 * width * heads) + (2 if ungated else 3) * width * inner)
+    weights += (2 if ungated else 1) * width * int(line["vocab"])
     tokens = int(line["global_batch"]) * length
-    flop = 6.0 * weights * tokens + 12.0 * layers * heads * length * tokens
+    flop = 6.0 * weights * tokens + (6.0 if ungated else 12.0) * layers * heads * length * tokens
     return flop / (float(line["tflops_per_gpu"]) * 1e12 * int(line["n_gpus"]))
+
+
+def _head(line: Mapping[str, str]) -> int:
+    """Width of a head of MaxText's models."""
+    return 256 if line["model"] in UNGATED else 128
 
 
 def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
@@ -319,11 +334,11 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         return name, {"num_hidden_layers": layers, "first_k_dense_replace": 1}
     if "llama" in named or "internlm" in named or source.startswith("MaxText"):
         maxtext = source.startswith("MaxText")
-        return "llama", {
+        return "nemotron" if line["model"] in UNGATED else "llama", {
             "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
             "num_attention_heads": heads, "num_key_value_heads": _int(line, "kv_heads", heads),
             "vocab_size": int(line["vocab"]) if maxtext else vocabulary, "max_position_embeddings": max(length, 8192),
-            **({"head_dim": 128} if maxtext else {}),
+            **({"head_dim": _head(line)} if maxtext else {}),
         }  # fmt: skip
     if "nemotron" in named:
         return "nemotron", {

@@ -10,10 +10,11 @@ clock falls until that fits the TDP, by the one law of clock, voltage and power 
     time   = burst time x (clock in the burst) / clock      where that is longer
 
 A FLOP of 8 bits moves half the bits and multiplies a quarter of the digits: it takes ``2^-narrowing`` of the joules of
-one of 16, where a device multiplies twice as many in a cycle.  Attention keeps a part of its operands in registers and
-takes ``attention`` of a product's joules for a FLOP.  A higher clock needs a higher voltage, therefore ``growth``.
-``data/physical/sustained.json`` has the constants: ``validation/fit/sustained.py`` fits joule and growth to products of
-published long-running measurements on an A100 PCIe and a B200, and chooses the two others by published trainings.
+one of 16, where a device multiplies twice as many in a cycle; a generation of matrix units may have an exponent of its
+own.  A FLOP of attention takes ``attention`` of a product's joules.  A higher clock needs a higher voltage, therefore
+``growth``.  ``data/physical/sustained.json`` has the constants: ``validation/fit/sustained.py`` fits joule and growth
+to products of published long-running measurements on an A100 PCIe and a B200, and chooses the others by published
+trainings.
 
 Only what is reckoned by the physical models is moved, and of that products and attention that their arithmetic binds:
 recorded and calibrated times are what ran, and the convolutions' constants were fitted to a training step.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +39,7 @@ from triosim.kernels.arithmetic import GPUS, multiplication
 from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, EXPERTS, MATRIX, classify
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.physical import _constants, gemm
+from triosim.kernels.work.gemm import scaled_by_rows
 from triosim.trace.tables import Trace
 
 REFERENCE_HZ = 1.41e9
@@ -53,6 +56,7 @@ class SustainedConstants:
         joule: of a 16-bit FLOP on matrix units at :data:`REFERENCE_HZ`.
         growth: exponent of the clock.
         narrowing: exponent of the rate of 16 bits over that of narrower types.
+        generations: the same of generations of matrix units that have another one.
         attention: joules of a FLOP of attention over those of a product.
     """
 
@@ -60,13 +64,20 @@ class SustainedConstants:
     growth: float
     narrowing: float = 1.0
     attention: float = 1.0
+    generations: tuple[tuple[str, float], ...] = ()
+
+    def narrowing_of(self, generation: str) -> float:
+        """The exponent of a generation of matrix units (:func:`~triosim.kernels.physical.gemm.generation_of`)."""
+        return dict(self.generations).get(generation, self.narrowing)
 
 
 @functools.cache
 def load() -> SustainedConstants:
     """The constants that come with the program."""
-    found = _constants.document("sustained")["constants"]
-    return SustainedConstants(**{name: float(row["value"]) for name, row in found.items()})
+    found = _constants.document("sustained")
+    generations = tuple(sorted((name, float(value)) for name, value in found["generations"].items()))
+    values = {name: float(row["value"]) for name, row in found["constants"].items()}
+    return SustainedConstants(**values, generations=generations)
 
 
 def clock_of_peak(device: Accelerator) -> float:
@@ -100,17 +111,27 @@ def slowdown(
         return np.ones_like(rate)
     c, law = load(), power.constants()
     joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth
-    watts = part * joule * rate * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing
+    watts = (
+        part
+        * joule
+        * rate
+        * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing_of(gemm.generation_of(device))
+    )
     room = law.limit * device.tdp_w - static
     clock = law.clock(room / np.where(watts > 0, watts, np.inf))
     return np.where(watts > 0, np.maximum(burst / clock, 1.0), 1.0)
 
 
-def burst_clock(device: Accelerator, dtype: str) -> float:
-    """Clock over the full one at which long products run in a burst, as the model of products has it."""
-    constants = gemm.load().constants
+def burst_clock(device: Accelerator, dtype: str, engine: str = "") -> float:
+    """Clock over the full one at which long products run in a burst, as the model of products has it.
+
+    Args:
+        device: with its TDP and peaks.
+        dtype: what is multiplied.
+        engine: one of :func:`~triosim.kernels.physical.gemm.engines`, ``""`` for the unit's own.
+    """
     chip = gemm.silicon(device, dtype)
-    own = constants[chip.unit].on(gemm.generation_of(device))
+    own = gemm.load().constants[engine or chip.unit].on(gemm.generation_of(device))
     return gemm.sustained(chip, own, gemm.REFERENCE_WIDTH[chip.unit]) / (own.reach * chip.peak)
 
 
@@ -133,15 +154,28 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
         how = multiplication(device, DTYPES[code])
         if how.unit == "simt":
             continue
-        full = burst_clock(device, how.dtype)
         for group in _MOVED:
             rows = np.flatnonzero(moved & (classified.dtype == code) & (classified.group == group))
-            burst, part = (full, 1.0) if group in _PRODUCTS else (1.0, load().attention)
-            rates = np.round(flop[rows] / seconds[rows] / burst, -9)
-            found, back = np.unique(rates, return_inverse=True)
-            slow = slowdown(device, how.dtype, found, burst, part)
-            seconds[rows] *= slow[back.ravel()]
+            for engine, some in _by_engine(trace, device, how.dtype, group, rows):
+                burst = burst_clock(device, how.dtype, engine) if group in _PRODUCTS else 1.0
+                part = 1.0 if group in _PRODUCTS else load().attention
+                rates = np.round(flop[some] / seconds[some] / burst, -9)
+                found, back = np.unique(rates, return_inverse=True)
+                slow = slowdown(device, how.dtype, found, burst, part)
+                seconds[some] *= slow[back.ravel()]
     return replace(times, seconds=seconds)
+
+
+def _by_engine(
+    trace: Trace, device: Accelerator, dtype: str, group: int, rows: NDArray[np.int64]
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Operators of a group by what multiplies them: its kernels have a clock of their own in a burst."""
+    if group != MATRIX or gemm.TUNED not in gemm.engines(device, dtype):
+        yield "", rows
+        return
+    other = scaled_by_rows(trace, rows)
+    yield "", rows[other]
+    yield gemm.TUNED, rows[~other]
 
 
 def most(device: Accelerator, dtype: str) -> float:
@@ -155,7 +189,9 @@ def most(device: Accelerator, dtype: str) -> float:
     how = multiplication(device, dtype)
     if device.kind not in GPUS or device.design is not None or how.unit != "tensor" or how.rate != 1:
         return peak
-    reached = gemm.most(device, how.dtype)
-    full = burst_clock(device, how.dtype)
-    slow = float(slowdown(device, how.dtype, np.array(reached / full), full))
-    return min(max(reached / slow, reached / 2**0.25), peak)
+    found = 0.0
+    for engine in gemm.engines(device, how.dtype):
+        reached, full = gemm.most(device, how.dtype, engine), burst_clock(device, how.dtype, engine)
+        slow = float(slowdown(device, how.dtype, np.array(reached / full), full))
+        found = max(found, reached / slow, reached / 2**0.25)
+    return min(found, peak)

@@ -177,6 +177,7 @@ class StepSpec:
     fused_gate: bool | None = None
     added_biases: bool = False
     copied_heads: bool = False
+    repeated_heads: bool = False
     vocabulary_multiple: int = 1
     lora: str = ""
     adapters: bool = True
@@ -227,6 +228,7 @@ def model(
     fused_gate: bool | None = None,
     added_biases: bool = False,
     copied_heads: bool = False,
+    repeated_heads: bool = False,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -268,6 +270,7 @@ def model(
         fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
         added_biases: biases of linear layers are added by kernels of their own, not by the products.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
+        repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
             (:class:`triosim.sources.models._lora.Lora`).
@@ -283,7 +286,8 @@ def model(
         batch_size=batch_size, sequence_length=sequence_length, image_size=image_size, precision=precision,
         training=training, optimizer=optimizer, fused=fused, fused_optimizer=fused_optimizer, attention=attention,
         fused_softmax=fused_softmax, norms=norms, fused_loss=fused_loss, fused_gate=fused_gate,
-        added_biases=added_biases, copied_heads=copied_heads, vocabulary_multiple=vocabulary_multiple, lora=lora,
+        added_biases=added_biases, copied_heads=copied_heads, repeated_heads=repeated_heads,
+        vocabulary_multiple=vocabulary_multiple, lora=lora,
         adapters=adapters, scored=scored, value_head=value_head,
     )  # fmt: skip
     if _is_file(name):
@@ -453,7 +457,7 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
         net = Net(
             family.weights(), precision, training, spec.fused, spec.attention, spec.fused_softmax, low_rank, narrow,
             spec.adapters, spec.norms, spec.fused_loss, spec.fused_gate, spec.added_biases, spec.copied_heads,
-            autocast,
+            autocast, spec.repeated_heads,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)

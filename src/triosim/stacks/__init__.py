@@ -67,6 +67,8 @@ class Stack:
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         added_biases: biases of linear layers are added by kernels of their own, not by the products.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
+        repeated_heads: keys and values of grouped heads are copied for each head of queries before an attention that
+            could read them as they are.
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
@@ -124,6 +126,7 @@ class Stack:
     fused_softmax: bool = True
     added_biases: bool = False
     copied_heads: bool = False
+    repeated_heads: bool = False
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
@@ -163,6 +166,7 @@ class Stack:
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu],
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
+            "repeated_heads": self.repeated_heads,
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:

@@ -263,17 +263,26 @@ def sustained(chip: DeviceParameters, c: GemmConstants, reference: float) -> flo
     return c.reach * chip.peak * least * parts ** (-1 / c.knee)
 
 
-def most(device: Accelerator, dtype: str) -> float:
-    """FLOP/s of products of a type, none of them sparse, that :func:`predict` never says more of."""
-    chip, constants = silicon(device, dtype), load().constants
-    most = 0.0
-    for engine in (chip.unit, TUNED) if chip.unit == "narrow" else (chip.unit,):
-        own = constants[engine].on(generation_of(device))
-        one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
-        tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
-        tiles |= {tile for _, tile in own.steps}
-        most = max(most, *(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles))
-    return most * chip.units
+def engines(device: Accelerator, dtype: str) -> tuple[str, ...]:
+    """What may multiply a type on a device, of :data:`ENGINES`: of 8 bits there are two kinds of kernels."""
+    unit = silicon(device, dtype).unit
+    return (unit, TUNED) if unit == "narrow" else (unit,)
+
+
+def most(device: Accelerator, dtype: str, engine: str) -> float:
+    """FLOP/s of products of a type, none of them sparse, that :func:`predict` never says more of.
+
+    Args:
+        device: with its peaks and memory bandwidth.
+        dtype: what is multiplied.
+        engine: one of :func:`engines`.
+    """
+    chip = silicon(device, dtype)
+    own = load().constants[engine].on(generation_of(device))
+    one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
+    tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
+    tiles |= {tile for _, tile in own.steps}
+    return chip.units * max(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles)
 
 
 def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstants]) -> KernelPredictions:

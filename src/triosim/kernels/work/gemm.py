@@ -109,7 +109,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
     stored = np.minimum(item, _stored(trace, rows))
     # what multiplies 8 bits in a trace is a training step's, and given them as they are; scales of rows take PyTorch
     # to CUTLASS's kernels, as they do serving stacks (aten/src/ATen/native/cuda/RowwiseScaledMM.cu)
-    tuned = np.isin(dtype, _EIGHT) & ~_scaled_by_rows(trace, rows)
+    tuned = np.isin(dtype, _EIGHT) & ~scaled_by_rows(trace, rows)
     return Gemm(m, n, k, batch, dtype.astype(np.int8), item, stored, np.maximum(item, 2.0), no, no, no, tuned), times
 
 
@@ -118,7 +118,7 @@ _WEIGHTS = ("weight", "mat2", "other")
 _BY_ROWS = f'"{SCALES}":"{ROWS}"'
 
 
-def _scaled_by_rows(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def scaled_by_rows(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each operator multiplies what has a scale for each row."""
     args = trace.operators.args
     known = {text: _BY_ROWS in text for text in set(args)}

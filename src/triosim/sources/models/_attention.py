@@ -18,8 +18,8 @@ class AttentionLayers(ProductLayers):
     ) -> Tensor:
         """``scaled_dot_product_attention`` as PyTorch's CUDA dispatch chooses it.
 
-        16-bit types take FlashAttention, which reads grouped keys and values as they are; float32 takes the
-        memory-efficient kernel, for which grouped heads are repeated first.
+        16-bit types take FlashAttention, which reads grouped keys and values as they are, unless ``repeated_heads``
+        says that they are repeated all the same; float32 takes the memory-efficient kernel, for which they must be.
 
         Args:
             q: [batch, heads, queries, size].
@@ -40,7 +40,7 @@ class AttentionLayers(ProductLayers):
             mask = "causal" if causal else "padding" if padded else ""
             return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, mask), 1, 2)
         flash = q.dtype in ("float16", "bfloat16")
-        if not flash and k.shape[1] != q.shape[1]:
+        if (self.repeated_heads or not flash) and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))
         which = "flash" if flash else "efficient"
         name = f"aten::_scaled_dot_product_{which}_attention"

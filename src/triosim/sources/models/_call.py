@@ -26,6 +26,7 @@ class ModelCall(Tape):
         added_biases: biases of linear layers are added by kernels of their own.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
             are their gradients afterwards.
+        repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
         autocast: type in which products run although weights and what they read are float32
             (:mod:`triosim.sources.models._autocast`); empty for the types of their inputs.
         lora: adapters; the model's own weights are frozen then.
@@ -58,6 +59,7 @@ class ModelCall(Tape):
         added_biases: bool = False,
         copied_heads: bool = False,
         autocast: str = "",
+        repeated_heads: bool = False,
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -71,7 +73,7 @@ class ModelCall(Tape):
         self.norms = norms
         self.fused_loss = fused if fused_loss is None else fused_loss
         self.fused_gate = fused if fused_gate is None else fused_gate
-        self.added_biases, self.copied_heads = added_biases, copied_heads
+        self.added_biases, self.copied_heads, self.repeated_heads = added_biases, copied_heads, repeated_heads
         self.autocast = autocast
         self.lowered_weights: dict[int, Tensor] = {}
         self.parameters: dict[str, Tensor] = {}
