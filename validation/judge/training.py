@@ -69,6 +69,7 @@ class Judged:
         low, high: the 90 % interval, seconds.
         memory: relative error of the allocated bytes, NaN where none are published.
         cpu_s: what predicting took.
+        first: as of :class:`~validation.data.training.Row`.
         lacks: why there is no prediction, ``""`` where there is one.
     """
 
@@ -82,6 +83,7 @@ class Judged:
     high: float = math.nan
     memory: float = math.nan
     cpu_s: float = 0.0
+    first: tuple[float, ...] = ()
     lacks: str = ""
 
     @property
@@ -112,6 +114,8 @@ def main() -> int:
                   f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}", flush=True)  # fmt: skip
     command.write(options.json, [asdict(one) for one in judged])
     _listed(judged)
+    if first := [_as_first(one) for one in judged if one.first and not one.lacks]:
+        table(first, "as first predicted, before anything was mended in view of these rows; gates nothing")
     table([one for one in judged if not one.judges], "even rows, which may shape a stack")
     return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
 
@@ -143,7 +147,7 @@ def _chosen(rows: Sequence[Row], words: str, limit: int | None) -> list[Row]:
 
 def judge(row: Row, stacked: bool = True) -> Judged:
     """Predict a row, with or without its stack."""
-    first = Judged(row.id, row.source, row.judges, row.gates, row.seconds, lacks=row.lacks)
+    first = Judged(row.id, row.source, row.judges, row.gates, row.seconds, first=row.first, lacks=row.lacks)
     if row.lacks:
         return first
     began = time.process_time()
@@ -215,6 +219,12 @@ def system(
     """The machine of a row; see :class:`~validation.data.training.Row`."""
     options.pop("per_node", None)
     return _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
+
+
+def _as_first(one: Judged) -> Judged:
+    """A row with the prediction that was made when it was found."""
+    predicted, low, high = one.first
+    return replace(one, predicted=predicted, low=low, high=high, memory=math.nan, gates=False)
 
 
 def _listed(judged: Sequence[Judged]) -> None:
