@@ -34,10 +34,10 @@ STACKS = {
     "IBM fms-fsdp README": "torch-eager", "Megatron-Turing NLG 530B": "megatron-deepspeed",
     "DGX Cloud recipes, NeMo 24.09 to 24.12": "nemo", "DGX Cloud recipes, MaxText": "maxtext",
     "IBM fms-fsdp README on H100": "torch-eager", "FlashAttention training README": "llm-foundry",
-    "TinyLlama README": "torch-compile", "JAX-Toolbox Pax": "maxtext", "KempnerForge MFU benchmark": "torchtitan",
-    "KempnerForge weak scaling": "torchtitan", "DeepSpeed on A800": "deepspeed-zero3",
-    "nanotron bench_cluster": "torch-eager", "tprimat, Primus (Megatron-LM)": "megatron-core",
-    "tprimat, NeMo 25.03": "nemo", "Intel Gaudi 2 model performance": "megatron-deepspeed",
+    "TinyLlama README": "lit-gpt", "JAX-Toolbox Pax": "maxtext", "KempnerForge MFU benchmark": "torchtitan",
+    "KempnerForge weak scaling": "torchtitan", "DeepSpeed on A800": "deepspeed-transformers",
+    "nanotron bench_cluster": "nanotron", "tprimat, Primus (Megatron-LM)": "megatron-core",
+    "tprimat, NeMo 25.03": "nemo", "Intel Gaudi 2 model performance": "megatron-gaudi",
 }  # fmt: skip
 """The software that each source measured."""
 OLD = {
@@ -82,6 +82,11 @@ RECIPES = (
 """Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
 delayed scaling in NeMo 2 and Composer (Transformer Engine's default), and tensor by tensor in Megatron-Bridge, whose
 tables call it FP8-CS."""
+KEMPNER = {
+    "*.q_proj": "colwise", "*.k_proj": "colwise", "*.v_proj": "colwise", "*.o_proj": "rowwise", "*.gate_proj": "colwise",
+    "*.up_proj": "colwise", "*.down_proj": "rowwise", "lm_head": "gather", "model.embed_tokens": "replicate",
+}  # fmt: skip
+"""Tensor parallelism of KempnerForge: logits are replicated (``kempnerforge/distributed/tensor_parallel.py``)."""
 POLICIES = {
     "minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators",
     "save_dot_with_context_except_mlp": "operators",
@@ -236,8 +241,8 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
         return _facts_of_recipes(line)
     if line["source"].startswith("Google Cloud"):
         return {"attention": "cudnn"} if "MaxText" in line["model"] else {"gradients": "parameter-fused"}
-    if line["source"] in FIRST:
-        return FIRST[line["source"]]
+    if line["source"] == "JAX-Toolbox Pax":
+        return {"attention": "unfused"}
     if line["source"].startswith("IBM"):
         return FMS
     if "Bridge" in line["source"]:
@@ -396,6 +401,9 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["parallelism"] = ["sequence"]
         if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
             plan["parallelism_options"] = {"regather": False}
+        if "Kempner" in line["source"]:  # the output head replicates its logits, the embedding its weights
+            plan["parallelism_options"] = {"regather": False}
+            plan["tp_plan"] = KEMPNER
         bridged = "Bridge" in line["source"] and bridge.overlaps_tensor(line)
         if bridged or re.search("async ?TP", line["overlap"], re.I):
             plan["parallelism"] += ["async-tp"]
