@@ -33,7 +33,7 @@ STACKS = {
     "NVIDIA NeMo 24.12 performance summary": "nemo", "torchtitan on A100 2024": "torchtitan",
     "IBM fms-fsdp README": "torch-eager", "Megatron-Turing NLG 530B": "megatron-deepspeed",
     "DGX Cloud recipes, NeMo 24.09 to 24.12": "nemo", "DGX Cloud recipes, MaxText": "maxtext",
-    "IBM fms-fsdp README on H100": "torch-eager", "FlashAttention training README": "llm-foundry",
+    "IBM fms-fsdp README on H100": "torch-eager", "FlashAttention training README": "flash-attention",
     "TinyLlama README": "lit-gpt", "JAX-Toolbox Pax": "maxtext", "KempnerForge MFU benchmark": "torchtitan",
     "KempnerForge weak scaling": "torchtitan", "DeepSpeed on A800": "deepspeed-transformers",
     "nanotron bench_cluster": "nanotron", "tprimat, Primus (Megatron-LM)": "megatron-core",
@@ -399,10 +399,9 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["optimizer"] = bridge.optimizer(line)
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
-        if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
+        if re.match("torchtitan|Kempner|nanotron", line["source"]):
             plan["parallelism_options"] = {"regather": False}
-        if "Kempner" in line["source"]:  # the output head replicates its logits, the embedding its weights
-            plan["parallelism_options"] = {"regather": False}
+        if "Kempner" in line["source"]:
             plan["tp_plan"] = KEMPNER
         bridged = "Bridge" in line["source"] and bridge.overlaps_tensor(line)
         if bridged or re.search("async ?TP", line["overlap"], re.I):
