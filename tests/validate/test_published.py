@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from validation.data.training import read
 from validation.judge.training import PUBLISHED, judge
+from validation.judge.training import main as judge_main
 
 ROWS = {row.id: row for row in read(PUBLISHED)}
 
 
 def test_every_published_row_can_be_told() -> None:
-    assert len(ROWS) == 68
+    assert len(ROWS) == 120
     assert not [row.lacks for row in ROWS.values() if row.lacks]
     assert all(row.judges for row in ROWS.values() if row.id < "P0100"), "of the first none may shape a stack"
 
@@ -21,3 +22,23 @@ def test_fully_sharded_training_on_a100_is_near(row: str) -> None:
     found = judge(ROWS[row])
     assert abs(found.error) < 0.10
     assert found.low < found.measured < found.high
+
+
+def test_rows_that_nobody_had_looked_at_keep_what_was_first_predicted() -> None:
+    first = {row.id: row.first for row in ROWS.values() if row.id >= "P0201"}
+    assert len(first) == 52
+    assert all(low < seconds < high for seconds, low, high in first.values())
+    assert not any(row.first for row in ROWS.values() if row.id < "P0201")
+
+
+def test_first_predictions_have_a_table_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["training", "--source", "TinyLlama"])
+    judge_main()
+    said = capsys.readouterr().out
+    row = ROWS["P0206"]
+    error = 100 * (row.first[0] / row.seconds - 1)
+    table = said[said.index("as first predicted") :]
+    assert f"{abs(error):.1f}%" in table
+    assert f"{error:+.1f}%" in table

@@ -83,10 +83,11 @@ RECIPES = (
 delayed scaling in NeMo 2 and Composer (Transformer Engine's default), and tensor by tensor in Megatron-Bridge, whose
 tables call it FP8-CS."""
 KEMPNER = {
-    "*.q_proj": "colwise", "*.k_proj": "colwise", "*.v_proj": "colwise", "*.o_proj": "rowwise", "*.gate_proj": "colwise",
-    "*.up_proj": "colwise", "*.down_proj": "rowwise", "lm_head": "gather", "model.embed_tokens": "replicate",
+    "*.q_proj": "colwise", "*.k_proj": "colwise", "*.v_proj": "colwise", "*.o_proj": "rowwise", "lm_head": "gather",
+    "*.gate_proj": "colwise", "*.up_proj": "colwise", "*.down_proj": "rowwise", "model.embed_tokens": "replicate",
 }  # fmt: skip
-"""Tensor parallelism of KempnerForge: logits are replicated (``kempnerforge/distributed/tensor_parallel.py``)."""
+"""Tensor parallelism of KempnerForge: logits are replicated (``kempnerforge/distributed/tensor_parallel.py``);
+read after the first predictions."""
 POLICIES = {
     "minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators",
     "save_dot_with_context_except_mlp": "operators",
@@ -100,11 +101,6 @@ FMS = {"norms": "composed", "clip": True, "recomputed": "needed"}
 """What fms-fsdp does otherwise than PyTorch by itself, read after its predictions had been seen: norms in steps
 (``fms/modules/layernorm.py``, LayerNormParameterized with ``use_high_precision_pow``), gradients clipped at 1
 (``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``)."""
-FIRST: dict[str, dict[str, Any]] = {
-    "JAX-Toolbox Pax": {"attention": "unfused"},
-    "Intel Gaudi 2 model performance": {"attention": "flash2"},
-    "nanotron bench_cluster": {"gradients": "float32", "clip": True},
-}
 MODELS = {
     "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
@@ -399,7 +395,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["optimizer"] = bridge.optimizer(line)
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
-        if re.match("torchtitan|Kempner|nanotron", line["source"]):
+        if re.match("torchtitan|Kempner|nanotron", line["source"]):  # what was gathered is kept for the backward
             plan["parallelism_options"] = {"regather": False}
         if "Kempner" in line["source"]:
             plan["tp_plan"] = KEMPNER
