@@ -195,6 +195,7 @@ def _row(line: Mapping[str, str]) -> Row:
     zero3 = source in OLD and line["shard"].startswith("zero3")  # Table 2 compares with DeepSpeed's ZeRO-3
     assumed = (*(["recompute"] if _open_recompute(line) else []), *(["micro-batch"] if not line["micro_batch"] else []))
     precision = "float16" if line["precision"].startswith("fp16") else "bfloat16"
+    precision = f"autocast-{precision}" if "autocast" in line["precision"] else precision
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
         **{
