@@ -363,7 +363,7 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         return "bloom", {
             "hidden_size": width, "n_layer": layers, "n_head": heads, "vocab_size": vocabulary, "seq_length": length
         }  # fmt: skip
-    drops = 0.0 if source.startswith("Mosaic") else 0.1
+    drops = 0.0 if source.startswith(("Mosaic", "JAX-Toolbox")) else 0.1  # DROPOUT_PROB 0.0 in Pax's model_params.py
     old = source in OLD
     return "gpt", {
         "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": length, "n_inner": inner,
