@@ -11,8 +11,9 @@ measurements outside the 90 % interval, on either side; *hi/lo* is the median wi
 
 The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NLG, DGX Cloud's recipes, each with its
 address) shaped no constant and no stack: they were looked up when those stood.  Those below P0100 all have odd numbers;
-those from P0101 on are numbered one after the other, and their even ones may shape a stack.  Their ``notes`` say what
-is assumed.
+those from P0101 on are numbered one after the other, and their even ones may shape a stack.  Those from P0201 on are of
+sources that nobody had looked at, and keep what was first predicted of them, which has a table of its own.  Their
+``notes`` say what is assumed.
 """
 
 from __future__ import annotations
@@ -114,8 +115,9 @@ def main() -> int:
                   f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}", flush=True)  # fmt: skip
     command.write(options.json, [asdict(one) for one in judged])
     _listed(judged)
-    if first := [_as_first(one) for one in judged if one.first and not one.lacks]:
-        table(first, "as first predicted, before anything was mended in view of these rows; gates nothing")
+    if first := [replace(one, gates=False) for one in judged if one.first and not one.lacks]:
+        table([_as_first(one) for one in first], "as first predicted, before anything was mended in view of these rows")
+        table(first, "the same rows as predicted now")
     table([one for one in judged if not one.judges], "even rows, which may shape a stack")
     return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
 
@@ -224,7 +226,7 @@ def system(
 def _as_first(one: Judged) -> Judged:
     """A row with the prediction that was made when it was found."""
     predicted, low, high = one.first
-    return replace(one, predicted=predicted, low=low, high=high, memory=math.nan, gates=False)
+    return replace(one, predicted=predicted, low=low, high=high, memory=math.nan)
 
 
 def _listed(judged: Sequence[Judged]) -> None:
