@@ -84,6 +84,14 @@ def test_products_on_a_tpu_reach_what_xla_does_on_one():
     assert pack.spread_on(tpu)[row] < pack.elsewhere <= pack.spread_on(tpu)[others].min()
 
 
+def test_products_on_gaudi_2_reach_what_intel_measured():
+    pack = load()
+    gaudi, later = (catalog.accelerator(name) for name in ("Gaudi2", "Gaudi3"))
+    for engine, reach in script.GAUDI_REACH.items():
+        row = pack.keys.index(f"matrix/{engine}")
+        assert pack.compute_on(gaudi)[row] == reach > pack.compute_on(later)[row] == pack.compute[row]
+
+
 def test_a_pack_of_the_user(tmp_path):
     mine = document() | {"name": "mine"}
     mine["classes"]["elementwise"]["memory"] = 0.5

@@ -136,6 +136,21 @@ def test_encoders_chunks_and_gradients(name):
     assert 1.5 < seconds(8192, 8192, backward=True) / causal < 3.5  # 2.5 times the products, the same exponentials
 
 
+def test_the_first_version_computes_heads_as_the_next_longer_it_has_kernels_for():
+    """32, 64 and 128: heads of 96 take what those of 128 do where computing bounds."""
+    device, table = catalog.accelerator("A100-SXM4-80GB"), model.constants().prefill.of("flash2")
+
+    def seconds(head: int, first: bool) -> float:
+        work = attention(32, 2048, 2048, 16, 16, head, backward=True)
+        return float(model.prefill(work, device, table, first=first).seconds[0])
+
+    assert seconds(96, True) == pytest.approx(seconds(128, True), rel=0.02)
+    assert seconds(80, True) == pytest.approx(seconds(96, True), rel=0.02)
+    assert seconds(96, False) < 0.8 * seconds(128, False)
+    assert seconds(160, True) > 1.2 * seconds(128, True)
+    assert model._padding(np.array([16.0, 32, 64, 96, 128, 160])).tolist() == [2, 1, 1, 128 / 96, 1, 1]
+
+
 def test_attention_of_a_trace():
     """Grouped heads before positions; flash kernels have positions first, and windows."""
     b = TraceBuilder()

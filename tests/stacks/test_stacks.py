@@ -29,7 +29,8 @@ from triosim.trace.tables import PERSISTENT, Category, Phase
 WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
     "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo", "megatron-2023", "bigscience",
-    "deepspeed-2021", "nemo-2024", "torchtitan-compile", "megatron-2022",
+    "deepspeed-2021", "nemo-2024", "torchtitan-compile", "megatron-2022", "flash-attention", "lit-gpt", "nanotron",
+    "deepspeed-transformers", "megatron-gaudi",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from validation.data.training import UNGATED, read
 from validation.judge.training import PUBLISHED, judge
+from validation.judge.training import main as judge_main
 
 from tests.data import shared
 from triosim.sources.modelling import parameters
@@ -13,7 +14,7 @@ ROWS = {row.id: row for row in read(PUBLISHED)}
 
 
 def test_every_published_row_can_be_told() -> None:
-    assert len(ROWS) == 68
+    assert len(ROWS) == 120
     assert not [row.lacks for row in ROWS.values() if row.lacks]
     assert all(row.judges for row in ROWS.values() if row.id < "P0100"), "of the first none may shape a stack"
 
@@ -32,3 +33,23 @@ def test_models_on_tpu_v4_have_the_parameters_of_their_names() -> None:
     for row, name, billions in zip(rows, UNGATED, (22.1, 52.3), strict=True):
         assert row.family == "nemotron"
         assert parameters(row.family, row.configuration) == pytest.approx(billions * 1e9, rel=3e-3), name
+
+
+def test_rows_that_nobody_had_looked_at_keep_what_was_first_predicted() -> None:
+    first = {row.id: row.first for row in ROWS.values() if row.id >= "P0201"}
+    assert len(first) == 52
+    assert all(low < seconds < high for seconds, low, high in first.values())
+    assert not any(row.first for row in ROWS.values() if row.id < "P0201")
+
+
+def test_first_predictions_have_a_table_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["training", "--source", "TinyLlama"])
+    judge_main()
+    said = capsys.readouterr().out
+    row = ROWS["P0206"]
+    error = 100 * (row.first[0] / row.seconds - 1)
+    table = said[said.index("as first predicted") :]
+    assert f"{abs(error):.1f}%" in table
+    assert f"{error:+.1f}%" in table

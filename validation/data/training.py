@@ -33,7 +33,11 @@ STACKS = {
     "NVIDIA NeMo 24.12 performance summary": "nemo", "torchtitan on A100 2024": "torchtitan",
     "IBM fms-fsdp README": "torch-eager", "Megatron-Turing NLG 530B": "megatron-deepspeed",
     "DGX Cloud recipes, NeMo 24.09 to 24.12": "nemo", "DGX Cloud recipes, MaxText": "maxtext",
-    "IBM fms-fsdp README on H100": "torch-eager",
+    "IBM fms-fsdp README on H100": "torch-eager", "FlashAttention training README": "flash-attention",
+    "TinyLlama README": "lit-gpt", "JAX-Toolbox Pax": "maxtext", "KempnerForge MFU benchmark": "torchtitan",
+    "KempnerForge weak scaling": "torchtitan", "DeepSpeed on A800": "deepspeed-transformers",
+    "nanotron bench_cluster": "nanotron", "tprimat, Primus (Megatron-LM)": "megatron-core",
+    "tprimat, NeMo 25.03": "nemo", "Intel Gaudi 2 model performance": "megatron-gaudi",
 }  # fmt: skip
 """The software that each source measured."""
 OLD = {
@@ -57,6 +61,7 @@ the smallest of its models was seen 14 to 25 % too slow."""
 SYSTEMS = {
     "V100-SXM3-32GB": "dgx-2", "A100-SXM": "hgx-a100", "A100-SXM-80GB": "hgx-a100", "A100-SXM-40GB": "hgx-a100-40gb",
     "A100-PCIe-80GB": "pcie-a100-8", "H100-SXM-80GB": "hgx-h100", "B200-SXM": "hgx-b200", "B200-180GB": "hgx-b200",
+    "H200-SXM": "hgx-h200", "A800-SXM": "hgx-a800", "MI300X": "mi300x-8", "Gaudi2": "gaudi2-8",
     "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
 }  # fmt: skip
 """Ready systems of the catalog, by the GPU that a row names."""
@@ -66,7 +71,7 @@ as the groups of 64 experts of Megatron-Bridge's rows do."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
-    "8x HDR200": ("InfiniBand-HDR", 8),
+    "8x HDR200": ("InfiniBand-HDR", 8), "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (
@@ -77,7 +82,16 @@ RECIPES = (
 """Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
 delayed scaling in NeMo 2 and Composer (Transformer Engine's default), and tensor by tensor in Megatron-Bridge, whose
 tables call it FP8-CS."""
-POLICIES = {"minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators"}
+KEMPNER = {
+    "*.q_proj": "colwise", "*.k_proj": "colwise", "*.v_proj": "colwise", "*.o_proj": "rowwise", "lm_head": "gather",
+    "*.gate_proj": "colwise", "*.up_proj": "colwise", "*.down_proj": "rowwise", "model.embed_tokens": "replicate",
+}  # fmt: skip
+"""Tensor parallelism of KempnerForge: logits are replicated (``kempnerforge/distributed/tensor_parallel.py``);
+read after the first predictions."""
+POLICIES = {
+    "minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators",
+    "save_dot_with_context_except_mlp": "operators",
+}  # fmt: skip
 """What MaxText and torchtitan call their policies of recomputation."""
 SUMMED_IN_16_BITS = ("GPT3-175B", "Nemotron4 340B")
 """Of DGX Cloud's recipes those with ``grad_sync_dtype: bf16``: Apex's ``DistributedFusedAdam`` has its buffer of
@@ -124,6 +138,7 @@ class Row:
         facts: of its software, where the row states other ones than its stack.
         lora: adapters beside frozen weights, as ``triosim.model`` takes them.
         lacks: why the row cannot be told, ``""`` where it can.
+        first: what was predicted when the row was found, and its 90 % interval, seconds; empty where that is not kept.
         assumed: what the row leaves open and a rule for its whole source says instead: ``"recompute"`` is the least
             that fits in memory, ``"micro-batch"`` one sample.
     """
@@ -143,6 +158,7 @@ class Row:
     facts: Mapping[str, Any] = field(default_factory=dict)
     lora: str = ""
     lacks: str = ""
+    first: tuple[float, ...] = ()
     assumed: tuple[str, ...] = ()
 
     @property
@@ -187,6 +203,7 @@ def _row(line: Mapping[str, str]) -> Row:
     zero3 = source in OLD and line["shard"].startswith("zero3")  # Table 2 compares with DeepSpeed's ZeRO-3
     assumed = (*(["recompute"] if _open_recompute(line) else []), *(["micro-batch"] if not line["micro_batch"] else []))
     precision = "float16" if line["precision"].startswith("fp16") else "bfloat16"
+    precision = f"autocast-{precision}" if "autocast" in line["precision"] else precision
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
         **{
@@ -194,9 +211,14 @@ def _row(line: Mapping[str, str]) -> Row:
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
             "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
-            "assumed": assumed, "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
+            "first": _first(line), "assumed": assumed, "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
         }
     )  # fmt: skip
+
+
+def _first(line: Mapping[str, str]) -> tuple[float, ...]:
+    """The columns of a row's first prediction, which tables of others do not have."""
+    return tuple(float(line[name]) for name in ("first_s", "first_low_s", "first_high_s") if line.get(name))
 
 
 def _stack(line: Mapping[str, str], usual: str) -> str:
@@ -209,17 +231,27 @@ def _stack(line: Mapping[str, str], usual: str) -> str:
     if usual == "nemo" and line["gpu"].startswith("H100"):
         return "nemo-2024"
     compiled = "compile" in line["overlap"] or line["precision"].startswith("float8")
+    if line["source"].startswith("Google Cloud"):
+        return "maxtext" if "MaxText" in line["model"] else "nemo"
     return "torchtitan-compile" if usual == "torchtitan" and compiled else usual
 
 
 def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; Megatron-Bridge says in
     recipes (:func:`validation.data.bridge.facts`); torchtitan of December 2024 left its loss out of what it compiled
-    (``train.py``: "compiling loss function causes CUDA errors")."""
+    (``train.py``: "compiling loss function causes CUDA errors"); KempnerForge leaves attention to PyTorch 2.11
+    (``uv.lock``), which takes cuDNN's on Hopper (github.com/huggingface/transformers/pull/48163; read after the first
+    predictions)."""
     if "mode PURE" in line["notes"]:
         return {"reduce": "gradient"}
     if line["source"].startswith("DGX Cloud"):
         return _facts_of_recipes(line)
+    if line["source"].startswith("Google Cloud"):
+        return {"attention": "cudnn"} if "MaxText" in line["model"] else {"gradients": "parameter-fused"}
+    if line["source"] == "JAX-Toolbox Pax":
+        return {"attention": "unfused"}
+    if "Kempner" in line["source"]:
+        return {"attention": "cudnn"}
     if line["source"].startswith("IBM"):
         return FMS
     if "Bridge" in line["source"]:
@@ -350,7 +382,7 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         return "bloom", {
             "hidden_size": width, "n_layer": layers, "n_head": heads, "vocab_size": vocabulary, "seq_length": length
         }  # fmt: skip
-    drops = 0.0 if source.startswith("Mosaic") else 0.1
+    drops = 0.0 if source.startswith(("Mosaic", "JAX-Toolbox")) else 0.1  # DROPOUT_PROB 0.0 in Pax's model_params.py
     old = source in OLD
     return "gpt", {
         "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": length, "n_inner": inner,
@@ -383,8 +415,10 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["optimizer"] = bridge.optimizer(line)
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
-        if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
+        if re.match("torchtitan|Kempner|nanotron", line["source"]):  # what was gathered is kept for the backward
             plan["parallelism_options"] = {"regather": False}
+        if "Kempner" in line["source"]:
+            plan["tp_plan"] = KEMPNER
         bridged = "Bridge" in line["source"] and bridge.overlaps_tensor(line)
         if bridged or re.search("async ?TP", line["overlap"], re.I):
             plan["parallelism"] += ["async-tp"]
@@ -448,6 +482,8 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
         return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape}
     like = SYSTEMS.get(gpu, "hgx-h100")
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
+    if int(line["gpus_per_node"] or 8) == 4 and like == "hgx-h200":
+        found["count"] = 4
     if gpu not in SYSTEMS:
         found["model"] = "H100-SXM5-96GB-HBM2e"
     if like.endswith("nvl72") and devices > RACK and devices % USED_OF_RACK == 0:

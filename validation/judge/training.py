@@ -11,8 +11,9 @@ measurements outside the 90 % interval, on either side; *hi/lo* is the median wi
 
 The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NLG, DGX Cloud's recipes, each with its
 address) shaped no constant and no stack: they were looked up when those stood.  Those below P0100 all have odd numbers;
-those from P0101 on are numbered one after the other, and their even ones may shape a stack.  Their ``notes`` say what
-is assumed.
+those from P0101 on are numbered one after the other, and their even ones may shape a stack.  Those from P0201 on are of
+sources that nobody had looked at, and keep what was first predicted of them, which has a table of its own.  Their
+``notes`` say what is assumed.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Judged:
         low, high: the 90 % interval, seconds.
         memory: relative error of the allocated bytes, NaN where none are published.
         cpu_s: what predicting took.
+        first: as of :class:`~validation.data.training.Row`.
         lacks: why there is no prediction, ``""`` where there is one.
     """
 
@@ -82,6 +84,7 @@ class Judged:
     high: float = math.nan
     memory: float = math.nan
     cpu_s: float = 0.0
+    first: tuple[float, ...] = ()
     lacks: str = ""
 
     @property
@@ -112,6 +115,9 @@ def main() -> int:
                   f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}", flush=True)  # fmt: skip
     command.write(options.json, [asdict(one) for one in judged])
     _listed(judged)
+    if first := [replace(one, gates=False) for one in judged if one.first and not one.lacks]:
+        table([_as_first(one) for one in first], "as first predicted, before anything was mended in view of these rows")
+        table(first, "the same rows as predicted now")
     table([one for one in judged if not one.judges], "even rows, which may shape a stack")
     return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
 
@@ -143,7 +149,7 @@ def _chosen(rows: Sequence[Row], words: str, limit: int | None) -> list[Row]:
 
 def judge(row: Row, stacked: bool = True) -> Judged:
     """Predict a row, with or without its stack."""
-    first = Judged(row.id, row.source, row.judges, row.gates, row.seconds, lacks=row.lacks)
+    first = Judged(row.id, row.source, row.judges, row.gates, row.seconds, first=row.first, lacks=row.lacks)
     if row.lacks:
         return first
     began = time.process_time()
@@ -215,6 +221,12 @@ def system(
     """The machine of a row; see :class:`~validation.data.training.Row`."""
     options.pop("per_node", None)
     return _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
+
+
+def _as_first(one: Judged) -> Judged:
+    """A row with the prediction that was made when it was found."""
+    predicted, low, high = one.first
+    return replace(one, predicted=predicted, low=low, high=high, memory=math.nan)
 
 
 def _listed(judged: Sequence[Judged]) -> None:

@@ -58,6 +58,9 @@ FLASH1 = 1 / 2
 """Rate of FlashAttention's first version, in CUDA and in Triton, in that of the second on an A100: the latter "yields
 around 2x speedup" (FlashAttention-2, abstract; 1.7 to 3.0 times over the one in CUDA, 1.3 to 2.5 over the one in
 Triton, section 4.1)."""
+FLASH1_HEADS = (32.0, 64.0, 128.0)
+"""Heads that FlashAttention's first version has kernels for; others are computed as the next longer (run_fmha_fwd in
+csrc/flash_attn/fmha_api.cpp; the one in Triton rounds up to a power of two, BLOCK_HEADDIM in flash_attn_triton.py)."""
 SYNCHRONOUS = 0.629
 """Part of Hopper's peak that the matrix instructions of Ampere (``mma``) reach on it, which the first two versions of
 FlashAttention are written in (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
@@ -253,7 +256,8 @@ def prefill(
     seen = work.seen() if c.skips else work.unlimited().seen()
     seen = np.minimum(np.maximum(seen + edge, STEP), keys)
     window = np.where((work.window > 0) & (c.skips > 0), np.minimum(work.window + STEP, keys), keys)
-    pair = work.flop() / np.maximum(work.pairs(), 1.0) / (sustained / d.units) + c.softmax_cycles / d.clock
+    flop = work.flop() * _padding(work.head) if first else work.flop()
+    pair = flop / np.maximum(work.pairs(), 1.0) / (sustained / d.units) + c.softmax_cycles / d.clock
     compute = np.hypot(blocks * seen / d.units, window) * c.tile * pair
     moved = work.key_bytes() + work.query_bytes()
     moved = np.where(work.backward, 2 * moved, moved)
@@ -290,6 +294,12 @@ def decode(work: AttentionCalls, device: Accelerator, c: Decode) -> KernelPredic
     compute = work.flop() / _peaks(work, device)  # many queries over one latent head can be bound by it
     body = np.maximum(body, compute)
     return KernelPredictions(launch + split + body, _limit(compute, np.maximum(memory, stream), launch + split + busy))
+
+
+def _padding(head: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many times as long the heads are that FlashAttention's first version computes instead."""
+    longer = np.searchsorted(FLASH1_HEADS, head)
+    return np.where(longer < len(FLASH1_HEADS), np.take(FLASH1_HEADS, longer, mode="clip") / head, 1.0)
 
 
 def _peaks(work: AttentionCalls, device: Accelerator) -> NDArray[np.float64]:
