@@ -59,6 +59,7 @@ class Policy(ABC):
             arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
             every step break it.
         swaps: whether what requests that give way have computed can be kept on the host.
+        speculates: whether the engine verifies drafts (:mod:`triosim.serving.speculation`).
         receives: whether the engine can go on with requests whose prompts were computed elsewhere.
         hybrid_kv_cache: whether layers with a window give back what they see no more
             (:class:`triosim.serving.kv_cache.LayerGroups`).
@@ -86,6 +87,7 @@ class Policy(ABC):
     radix: ClassVar[bool] = False
     steady: ClassVar[bool] = False
     swaps: ClassVar[bool] = False
+    speculates: ClassVar[bool] = True
     receives: ClassVar[bool] = True
     vendors: ClassVar[tuple[str, ...]] = ()
     static: ClassVar[bool] = False

@@ -6,9 +6,10 @@ After its public documentation (``schedule-conservativeness``, ``chunked-prefill
 from __future__ import annotations
 
 from dataclasses import field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from triosim.core.dataclass import dataclass
+from triosim.core.options import AtLeast, AtMost
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
@@ -39,7 +40,7 @@ class SgLang(Policy):
     max_running: int = 2048
     max_tokens: int | None = 8192
     block_tokens: int = 1
-    share: float = 0.7
+    share: Annotated[float, AtLeast(0), AtMost(1)] = 0.7
     ratio: float = field(init=False, repr=False, default=0.0)
 
     finds_prefixes: ClassVar[bool] = True
@@ -74,9 +75,8 @@ class SgLang(Policy):
             free -= request.known - found + min(request.remaining, MOST_TO_COME)
             if (free < 0 and self.running) or not self.cache.start(request, request.known):
                 break
-            self.admit()
             tokens = min(request.lacks, left)
-            step.append((request, tokens))
+            step.append((self.admit(), tokens))
             left -= tokens
         return step
 
