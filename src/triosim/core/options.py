@@ -12,8 +12,8 @@ values from a file or from Python.  :func:`configured` is the one place in which
 
 Annotations that are understood: ``bool``, ``int``, ``float``, ``str``, ``Path``, ``Literal``, an ``Enum``, ``None``,
 lists and tuples of such (text with commas), unions (the first that fits, text last), and ``Annotated`` with
-:class:`AtLeast`, :class:`AtMost` or :class:`GreaterThan`.  Without an annotation the default says which type is meant; without either,
-what reads as a number is one.
+:class:`AtLeast`, :class:`AtMost` or :class:`GreaterThan`.  Without an annotation the default says which type is meant;
+without either, what reads as a number is one.
 """
 
 from __future__ import annotations
@@ -204,7 +204,9 @@ def _converted(kind: Any, value: Any) -> Any:
     if kind is None or kind is Any:
         return _guessed(value) if isinstance(value, str) else value
     if origin is Annotated:
-        return _bounded(parts[0], [bound for bound in parts[1:] if isinstance(bound, AtLeast | AtMost | GreaterThan)], value)
+        return _bounded(
+            parts[0], [bound for bound in parts[1:] if isinstance(bound, AtLeast | AtMost | GreaterThan)], value
+        )
     if origin in (Union, UnionType):
         return _first_that_fits(parts, value)
     if origin is Literal:

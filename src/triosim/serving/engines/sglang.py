@@ -1,7 +1,4 @@
-"""SGLang: prompts go before decodes and are not mixed with them; admission keeps room for part of what is to come.
-
-After its public documentation (``schedule-conservativeness``, ``chunked-prefill-size``) and the defaults there.
-"""
+"""SGLang (its documentation): prompts before decodes, never mixed; admission keeps room for part of what is to come."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request
+from triosim.serving.step_times import SGLANG, StepHost
 
 LEAST, DECAY_STEPS = 0.14, 600
 """Of the first share, the least that it decays to, and decode steps in which it does."""
@@ -46,6 +44,8 @@ class SgLang(Policy):
     finds_prefixes: ClassVar[bool] = True
     radix: ClassVar[bool] = True
     static: ClassVar[bool] = True
+    all_reduce: ClassVar[str] = "custom"
+    step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
