@@ -318,10 +318,18 @@ class ServingKernels:
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen, self.model.width, inner,
             ranks.touched(n, own), dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
+            family=self._experts_family(stored.stored), gated=self.model.gated,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)
+
+    def _experts_family(self, stored: str) -> str:
+        """Kernels of products by weights of that type; AMD's GPUs before CDNA4 have no instruction that reads 4-bit
+        floats, and vLLM takes Triton's there (``get_mxfp4_backend`` of its ``quantization/mxfp4.py``)."""
+        if DTYPE_BYTES[stored] >= 1:
+            return "triton"
+        known = "float4_e2m1" in self.device.peak_flops or stored != "float4_e2m1"
+        return "marlin" if known or self.device.vendor != "AMD" else "upcast"
 
     def routed(self, tokens: ArrayLike, ranks: ExpertRanks) -> Seconds:
         """Seconds of the routed experts of all layers on the fullest of the devices that share them, each with whole
