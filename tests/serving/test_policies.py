@@ -262,5 +262,9 @@ def test_sglang_leaves_to_its_steps_what_weights_and_cache_do_not_take() -> None
 
 
 def test_who_schedules_ahead_hides_the_host() -> None:
-    assert ENGINES.get("vllm")().host() == NO_HOST
+    ahead = ENGINES.get("vllm")().host()
+    assert ahead.hidden
+    assert (ahead.step_s, ahead.sequence_s) == (0, 0)
+    assert ahead.gap_s > 0
+    assert ENGINES.get("vllm")(model_runner=2).host() == NO_HOST
     assert not ENGINES.get("vllm")(async_scheduling=False).host().hidden

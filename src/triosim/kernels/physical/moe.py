@@ -20,9 +20,9 @@ being proportional to the bytes of an element.  Families and their tiles (SGLang
 * ``marlin``: as many rows as hold the mean load (8, 16, 32, 48 or 64) x 128, by the matrix instructions of Ampere,
   whose rate no later device raised: 2,048 operations a clock and multiprocessor at 16 bits (NVIDIA A100 whitepaper).
 * ``cutedsl``: 128 x 128, over buffers that have as many rows for each expert as the fullest one has pairs.
-* ``upcast``: as many rows as hold the mean load (32 or 64; 128 from 512 on) x 256, sums of 128 elements at a time, split
-  where blocks are fewer than multiprocessors; lengths are padded to 128 elements.  Every block turns the weights of its
-  columns into 16 bits, all of its rows sharing them, which takes longer than reading or multiplying them:
+* ``upcast``: as many rows as hold the mean load (32 or 64; 128 from 512 on) x 256, sums of 128 elements at a time,
+  split where blocks are fewer than multiprocessors; lengths are padded to 128 elements.  Every block turns the weights
+  of its columns into 16 bits, all of its rows sharing them, which takes longer than reading or multiplying them:
   ``convert = elements / (waves WAVE_RATE clock multiprocessors at work)``, another term of norm4.  The rest is
   ``triton``'s.
 
@@ -59,7 +59,7 @@ WAVE_RATE = 0.76
 """Elements that a wave turns into 16 bits in a clock: of one token, 4 x 3072 x 6144 elements took 82.3 us on an MI300X
 under Triton 3.6 (ROCm/triton, issue 970), in 288 blocks of 2 waves, each on a multiprocessor of its own."""
 FEW_WAVES, MOST_WAVES = 2.0, 8.0
-"""Of a block that has few pairs, and of others; no more help a multiprocessor, whose four vector units each have two."""
+"""Of a block with few pairs, and of others; no more help a multiprocessor, whose four vector units have two each."""
 
 
 @dataclass(frozen=True)
