@@ -452,7 +452,8 @@ class ServingKernels:
     def _updated(self, own: ServedState, sequences: NDArray[np.float64]) -> Seconds:
         """The update of a layer's states by one token of each sequence."""
         kernels = state_kernels.update(own, sequences, self.tensor_parallel, DTYPE_BYTES[self.state_type])
-        return np.asarray(sum(self._price(work, self.moved.others) for work in kernels), np.float64)
+        shifted, updated = (self._price(work, self.moved.others) for work in kernels)
+        return np.asarray(shifted + state_kernels.updating(own, updated), np.float64)
 
     def _scanned(self, own: ServedState, tokens: NDArray[np.float64]) -> Seconds:
         """The scan of a layer for a chunk of a prompt."""
