@@ -67,6 +67,8 @@ class Policy(ABC):
             :mod:`triosim.serving.state_cache`; ``""``: it does not.
         fused_casts: kernels of the engine that write 8 bits where a product of 8 bits follows, of :data:`CASTING`;
             before other such products a kernel of its own casts.
+        joins_shared: whether a shared expert is one more of the routed ones where it can be
+            (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
         step_host: what its host does for each step.
         all_reduce: its own all-reduces, by name (:mod:`triosim.serving.peer_all_reduce`); ``""``: it takes a library's.
         vendors: of the devices that the engine runs on; all if there are none.
@@ -95,6 +97,7 @@ class Policy(ABC):
     static: ClassVar[bool] = False
     keeps_states: ClassVar[str] = ""
     fused_casts: ClassVar[frozenset[str]] = frozenset()
+    joins_shared: ClassVar[bool] = False
     all_reduce: ClassVar[str] = ""
     step_host: ClassVar[StepHost] = NO_HOST
     hybrid_kv_cache: bool = field(init=False, repr=False, default=False)

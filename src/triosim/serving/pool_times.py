@@ -46,7 +46,7 @@ def _priced_by(
     replica = (
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
-        fused_casts(pool.engine), own_all_reduce(pool),
+        fused_casts(pool.engine), own_all_reduce(pool), ENGINES.chosen(pool.engine).joins_shared,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
 
@@ -111,7 +111,7 @@ def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErro
     if device.pim is None or pool.pim == OFF:
         kernels = ServingKernels(
             *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in,
-            fused_casts=fused,
+            fused_casts=fused, joins_shared=ENGINES.chosen(pool.engine).joins_shared,
         )  # fmt: skip
     elif apart:
         raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")

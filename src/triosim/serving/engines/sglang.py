@@ -15,10 +15,8 @@ from triosim.serving.step_times import SGLANG, StepHost
 
 LEAST, DECAY_STEPS = 0.14, 600
 """Of the first share, the least that it decays to, and decode steps in which it does."""
-RETRACT_STEPS = 20
-"""Decode steps that must have room after requests were retracted."""
-MOST_TO_COME = 4096
-"""Output tokens of a request that admission reckons with at most."""
+RETRACT_STEPS, MOST_TO_COME = 20, 4096
+"""Decode steps that must have room after a retraction, output tokens of a request that admission reckons with."""
 
 
 @registered
@@ -44,6 +42,7 @@ class SgLang(Policy):
     finds_prefixes: ClassVar[bool] = True
     radix: ClassVar[bool] = True
     static: ClassVar[bool] = True
+    joins_shared: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "custom"
     step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
