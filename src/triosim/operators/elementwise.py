@@ -63,6 +63,7 @@ class Elementwise(Kind):
         dequantize_4bit: absmax self
         swiglu clamped_swiglu: gate up weight
         squared_relu: gate weight
+        softsign: self
         gdn_gate: gate A_log dt_bias
         fused_rope: input cos sin
         silu_and_mul gelu_and_mul gelu_tanh_and_mul rotary_embedding

@@ -52,6 +52,7 @@ class Index(Kind):
         unique_consecutive unique_dim: self
         multinomial: self num_samples
         isin: elements test_elements
+        grid_sampler: input grid
         embedding_renorm: self indices
         """
     words = "index scatter gather"

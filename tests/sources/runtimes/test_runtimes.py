@@ -19,7 +19,7 @@ from triosim.kernels.calibration.figures import described
 from triosim.kernels.calibration.fusing import run_by, shares
 from triosim.kernels.estimate import Estimates
 from triosim.operators import kind
-from triosim.sources.readers._graph import forward_trace
+from triosim.sources.readers._onnx_operators import forward_trace
 from triosim.sources.runtimes import bench, exchange, fusion
 from triosim.sources.runtimes.draws import Draws
 from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph

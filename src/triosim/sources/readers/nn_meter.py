@@ -17,7 +17,8 @@ from triosim.core import guarded
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.sources.models._tape import Shape
-from triosim.sources.readers._graph import RULES, GraphOperator, GraphTensor, NetworkGraph, batched, forward_trace
+from triosim.sources.readers._graph import GraphOperator, GraphTensor, NetworkGraph, batched
+from triosim.sources.readers._onnx_operators import RULES, forward_trace
 from triosim.sources.reading import Reader
 from triosim.trace.tables import Meta, Trace
 

@@ -1,4 +1,4 @@
-"""ONNX files, opsets 9 to 22: the network that a runtime would run, without times.
+"""ONNX files, opsets 9 to 28: the network that a runtime would run, without times.
 
 Shapes come from ONNX's own inference, for which the package ``onnx`` is needed (``pip install 'triosim[onnx]'``).
 It is done twice, with two sizes of the batch: dimensions that grow with it follow it.  Weights are not looked
@@ -11,16 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from triosim.core import guarded
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.registry import registered
 from triosim.sources.models._tape import Dim
-from triosim.sources.readers._graph import FOLDED, GraphOperator, GraphTensor, NetworkGraph, forward_trace
+from triosim.sources.readers._graph import FOLDED, GraphOperator, GraphTensor, NetworkGraph
+from triosim.sources.readers._onnx_operators import RECURRENT, forward_trace
+from triosim.sources.readers._quantised import in_eight_bits
 from triosim.sources.reading import Reader
 from triosim.trace.tables import BATCH, Meta, Trace
 
-OPSETS = range(9, 23)
+OPSETS = range(9, 29)
 """Versions of ONNX's operators whose attributes are read as they were meant."""
 _OTHER_BATCH = 7
 """Times the batch is larger in the second inference: a factor that few other dimensions have by chance."""
@@ -72,28 +76,34 @@ class Onnx(Reader):
         sizes = {one.name: _size(one, shapes.get(one.name), str(path)) for one in inputs}
         if not sizes:
             raise InputError(f"{path} has no input: export the network again")
-        first = next((size for size in sizes.values() if size), (1,))
-        batch = first[0]
         known, types = _inferred(model, sizes, str(path))
-        larger = {n: (s[0] * _OTHER_BATCH, *s[1:]) if s[:1] == (batch,) else s for n, s in sizes.items()}
-        try:
-            grown, _ = _inferred(model, larger, str(path))
-        except InputError:
-            grown = {}
-        follows = bool(grown) and all(name in grown for name in known)
+        first = next((size for size in sizes.values() if size), (1,))
+        batch, grown = first[0], _grown(model, sizes, first, 0, str(path))
+        if _longer(model, known, grown) and len(first) > 1:  # recurrent layers take their steps first, then the batch
+            batch, grown = first[1], _grown(model, sizes, first, 1, str(path))
+        follows = bool(grown) and all(name in grown for name in known) and not _longer(model, known, grown)
         tensors = {
             name: GraphTensor(_marked(shape, grown[name]) if follows else shape, types.get(name, "float32"))
             for name, shape in known.items()
         }  # fmt: skip
-        for one in model.graph.initializer:
-            tensors[one.name] = GraphTensor(tuple(one.dims), _dtype(one.data_type), constant=True)
+        for one in _constants(model):
+            tensors[one.name] = GraphTensor(
+                tuple(one.dims), _dtype(one.data_type), constant=True, values=_whole_numbers(one)
+            )
         graph = NetworkGraph(
-            list(_operators(model, path)), tensors, list(sizes), [one.name for one in model.graph.output]
-        )
+            list(_operators(model, path)), tensors, list(sizes), [one.name for one in model.graph.output],
+            _opset(model),
+        )  # fmt: skip
+        graph, narrow = in_eight_bits(graph)
+        notes: tuple[str, ...] = ("operators are those of the file: nothing is fused",)
+        if narrow:
+            notes += (f"{narrow} products between quantisation and its reverse run on 8 bits, as runtimes take them",)
+        if any(node.type in RECURRENT for node in graph.operators):
+            notes += ("recurrent layers run step by step; kernels that keep a layer's weights on chip take less",)
         meta = Meta(
             made_by="onnx", workload=path.name.removesuffix(".onnx"), batch_size=batch,
             framework=f"onnx opset {_opset(model)}", symbols="model" if follows else "",
-            notes=("operators are those of the file: nothing is fused",),
+            notes=notes,
         )  # fmt: skip
         return forward_trace(graph, meta, str(path), unused)
 
@@ -113,6 +123,10 @@ def _model(path: Path) -> Any:
     for one in model.graph.initializer:  # weights are not looked at, and copied twice
         if len(one.raw_data) > _LARGE:
             one.ClearField("raw_data")
+    if model.functions:
+        import onnx.inliner
+
+        model = onnx.inliner.inline_local_functions(model)
     if not model.graph.node:
         raise InputError(f"{path} is a broken ONNX model without operators: export or copy it again")
     opset = _opset(model)
@@ -123,8 +137,58 @@ def _model(path: Path) -> Any:
     return model
 
 
+def _constants(model: Any) -> Iterator[Any]:
+    """Tensors whose values the file holds, under the names that operators read them by."""
+    from onnx import TensorProto, numpy_helper
+
+    yield from model.graph.initializer
+    for node in model.graph.node:
+        for one in node.attribute if node.op_type == "Constant" else ():
+            made = TensorProto()
+            if one.name == "value":
+                made.CopyFrom(one.t)
+            elif one.name in ("value_int", "value_ints"):
+                made = numpy_helper.from_array(np.array(one.i if one.name == "value_int" else one.ints, np.int64))
+            else:
+                continue
+            made.name = node.output[0]
+            yield made
+
+
+def _whole_numbers(tensor: Any) -> tuple[int, ...]:
+    """What a small tensor of whole numbers holds."""
+    from onnx import TensorProto, numpy_helper
+
+    if tensor.data_type not in (TensorProto.INT32, TensorProto.INT64) or np.prod(tensor.dims, dtype=float) > _FEW:
+        return ()
+    return tuple(int(one) for one in numpy_helper.to_array(tensor).reshape(-1))
+
+
 def _opset(model: Any) -> int:
     return max((int(one.version) for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+
+
+def _grown(model: Any, sizes: Shapes, first: tuple[int, ...], at: int, where: str) -> Shapes:
+    """Shapes with a larger batch, which is dimension ``at`` of inputs; empty where the network does not allow it."""
+    batch = first[at]
+    larger = {
+        name: (*size[:at], batch * _OTHER_BATCH, *size[at + 1 :]) if size[at : at + 1] == (batch,) else size
+        for name, size in sizes.items()
+    }
+    try:
+        return _inferred(model, larger, where)[0]
+    except InputError:
+        return {}
+
+
+def _longer(model: Any, known: Shapes, grown: Shapes) -> bool:
+    """Whether a recurrent layer takes more steps in the second inference: then what grew is no batch."""
+    for node in model.graph.node:
+        if node.op_type in RECURRENT and node.input[0] in known and node.input[0] in grown:
+            steps = 1 if any(one.name == "layout" and one.i for one in node.attribute) else 0
+            if known[node.input[0]][steps] != grown[node.input[0]][steps]:
+                return True
+    return False
 
 
 def _size(one: Any, given: Sequence[int] | None, where: str) -> tuple[int, ...]:
@@ -167,7 +231,7 @@ def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> t
     for one in copy.graph.output:
         one.type.tensor_type.ClearField("shape")
     for node in copy.graph.node:
-        if node.op_type == "GroupNormalization":  # of which ONNX infers nothing; its result is like its input
+        if node.op_type in _LIKE_INPUT:  # of which ONNX infers nothing
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
     while True:
@@ -191,10 +255,13 @@ def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> t
             return shapes, types
 
 
+_LIKE_INPUT = ("GroupNormalization", "MeanVarianceNormalization", "RMSNormalization", "RotaryEmbedding", "Swish")
+"""Operators whose result is like their first input."""
 _SIZES = frozenset((
-    "Add", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand", "Floor",
-    "Gather", "Identity", "Max", "Min", "Mod",
-    "Mul", "Neg", "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
+    "Add", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "And", "Expand", "Floor",
+    "Gather", "Greater", "Identity", "Less", "Max", "Min",
+    "Mod", "Mul", "Neg", "Not", "Or", "Range", "ReduceProd", "ReduceSum", "Reshape", "ScatterND",
+    "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
 ))  # fmt: skip
 """Operators that sizes are computed with."""
 _FEW = 64
@@ -203,7 +270,6 @@ _FEW = 64
 
 def _settled(model: Any, shapes: Shapes) -> bool:
     """Turn operators whose results follow from known shapes into constants, in place; whether there were any."""
-    import numpy as np
     from onnx import numpy_helper
     from onnx.reference import ReferenceEvaluator
 
@@ -214,8 +280,10 @@ def _settled(model: Any, shapes: Shapes) -> bool:
     }
     kept, settled = [], False
     for node in model.graph.node:
-        if node.op_type == "Shape" and node.input[0] in shapes and not node.attribute:
-            results: list[Any] = [np.array(shapes[node.input[0]], np.int64)]
+        if node.op_type == "Shape" and node.input[0] in shapes:
+            part = {one.name: one.i for one in node.attribute}  # from opset 15 on
+            sides = shapes[node.input[0]][part.get("start", 0) : part.get("end")]
+            results: list[Any] = [np.array(sides, np.int64)]
         elif node.op_type in _SIZES and node.domain == "" and all(name in values for name in node.input if name):
             if node.op_type in ("ConstantOfShape", "Expand") and _large(values[node.input[-1]]):
                 kept.append(node)
@@ -247,8 +315,6 @@ def _settled(model: Any, shapes: Shapes) -> bool:
 
 def _large(sides: Any) -> bool:
     """Whether a tensor of these sides is none of sizes."""
-    import numpy as np
-
     return bool(np.ndim(sides) != 1 or (np.asarray(sides) < 0).any() or np.prod(sides, dtype=float) > _FEW)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.sources.readers._graph import GraphOperator, GraphTensor, NetworkGraph, forward_trace
+from triosim.sources.readers._graph import GraphOperator, GraphTensor, NetworkGraph
+from triosim.sources.readers._onnx_operators import forward_trace
 from triosim.sources.runtimes.draws import LONGEST_S, Draws
 from triosim.sources.runtimes.fusion import FusionChain, chains, fusion
 from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph

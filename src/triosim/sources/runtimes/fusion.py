@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.readers._graph import NetworkGraph, forward_trace
+from triosim.sources.readers._graph import NetworkGraph
+from triosim.sources.readers._onnx_operators import forward_trace
 from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph
 from triosim.sources.runtimes.rules import Fusion
 from triosim.trace.tables import Meta
