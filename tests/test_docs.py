@@ -147,7 +147,7 @@ def test_every_page_is_in_the_navigation() -> None:
 OTHERS = {
     "--clock-control", "--csv", "--cuda-graph-scope", "--format", "--make-vocab-size-divisible-by",
     "--moe-pad-expert-input-to-capacity",
-    "--muon-tp-mode", "--overlap-param-gather", "--query-gpu",
+    "--muon-tp-mode", "--overlap-param-gather", "--query-gpu", "--stream-interval",
 }  # fmt: skip
 """Options of other programs that pages name."""
 SCRIPT = re.compile(r"python (?:-m ((?:validation|tests)[\w.]*)|([\w/]+\.py))([^`\n]*)")

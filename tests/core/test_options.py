@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim.core.errors import InputError
-from triosim.core.options import AtLeast, GreaterThan, configured, options_of
+from triosim.core.options import AtLeast, AtMost, GreaterThan, configured, options_of
 
 
 class Colour(Enum):
@@ -29,7 +29,7 @@ class Part:
     count: Annotated[int, AtLeast(1)] = 1
     limit: Annotated[int, AtLeast(1)] | None = None
     ratio: Annotated[float, GreaterThan(0)] = 1.0
-    share: Annotated[float, AtLeast(0)] = 0.0
+    share: Annotated[float, AtLeast(0), AtMost(1)] = 0.0
     name: str = ""
     way: Literal["up", "down", 3] = "up"
     colour: Colour = Colour.RED
@@ -101,7 +101,8 @@ def test_each_kind_is_read(option: str, text: Any, value: Any) -> None:
         ("ratio", "0", "ratio must be a number above zero"),
         ("ratio", "nan", "ratio must be a number above zero"),
         ("ratio", "inf", "ratio must be a number above zero"),
-        ("share", "-1", "share must be a number from 0 up"),
+        ("share", "-1", "share must be a number from 0 up and up to 1"),
+        ("share", "1.2", "share must be a number from 0 up and up to 1, got '1.2'"),
         ("ratio", "1e999", "ratio must be a number above zero"),
         ("name", 3, "name must be a text"),
         ("way", "left", "way must be up, down or 3, got 'left'"),

@@ -16,6 +16,9 @@ from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.mixed_attention import work_of
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes, graph_size
+from triosim.serving.peer_all_reduce import constants
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import step_times
 from triosim.serving.step_times import StepShape
 
 H100 = "H100-SXM5-80GB"
@@ -237,3 +240,32 @@ def test_memory_is_divided_exactly() -> None:
     large = served_model("llama-2-70b")
     assert large.kv_bytes("bfloat16") == 327_680
     assert large.kv_bytes("bfloat16", tensor_parallel=16) == 327_680 / 8  # key heads are repeated
+
+
+def test_engines_reduce_by_their_own_kernels_where_devices_read_each_other() -> None:
+    """By hand: one shot of 64 KiB on 8 H100, two of 1 MiB; NCCL takes what is larger."""
+    machine = system("dgx-h100")
+    own, library = (ReplicaCommunication(machine, 8, kernels=name) for name in ("custom", ""))
+    c = constants()["custom"]
+    reading = c.reading * 360e9
+    sizes = np.array([65536.0, 2.0**20, 2.0**24])
+    found = own.all_reduce(sizes)
+    assert found[0] == pytest.approx(c.base_s + 7 * 65536 / reading)
+    assert found[1] == pytest.approx(c.base_s + c.second_s + 1.75 * 2**20 / reading)
+    assert found[2] == library.all_reduce(sizes)[2]
+    assert (found[:2] < 0.7 * library.all_reduce(sizes)[:2]).all()
+    network = system(device="H100-SXM5-80GB", devices=16)
+    alike = (ReplicaCommunication(network, 16, kernels=name).all_reduce(sizes) for name in ("custom", ""))
+    assert np.array_equal(*alike), "members in two servers"
+
+
+def test_engines_of_2023_call_the_library() -> None:
+    model = served_model("llama-3-8b")
+    for engine, host, own in (
+        ("vllm", "graph", "custom"), ("trtllm", "graph", "trtllm"), ("sglang", "graph", "custom"),
+        ("orca", "graph", ""), ("vllm", "eager", ""),
+    ):  # fmt: skip
+        pool = Pool("llama-3-8b", system("dgx-h100"), tensor_parallel=4, engine=engine, host=host)
+        between = step_times(pool, model).communication
+        assert between is not None
+        assert between.kernels == own

@@ -17,6 +17,8 @@ from triosim.hardware.pim import names, pim_memory
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import precision_of, served_model
 from triosim.serving.pim import PimKernels
+from triosim.serving.pim_energy import bank_share
+from triosim.serving.request_energy import StepLoad, work_of
 
 REQUEST = ("infer", "llama-2-7b", "--prompt", "1024", "--output", "16", "--json", "-")
 
@@ -201,4 +203,38 @@ def test_a_file_of_ones_own_stands_behind_the_plus(tmp_path: Path) -> None:
     mine, attacc = (_request(f"A100+{name}") for name in (path, "attacc"))
     assert mine["device"].endswith("+mine")
     assert mine["tpot_s"] == attacc["tpot_s"]
-    assert "energy   of a request is not counted" in run(*REQUEST[:-2], "--device", f"A100+{path}").stdout
+    assert "J an output token" in run(*REQUEST[:-2], "--device", f"A100+{path}").stdout
+
+
+def test_what_the_banks_read_does_not_pass_the_pins() -> None:
+    """By hand: 4 sequences of 4,000 keys in 3 steps, whose attention goes to the banks."""
+    kernels, plain = _kernels(), _plain()
+    assert kernels.decode([4], [4000]) < plain.decode([4], [4000])
+    load = StepLoad(3, 12, 12, 12 * 4000, 12, np.zeros(0), np.zeros(0))
+    share = bank_share(kernels, load)
+    read, flop = 32 * 12 * 4000 * 2 * 32 * 128 * 2, 32 * 12 * 4000 * 4 * 32 * 128
+    moved = 32 * 12 * (2 * 32 * 128 * 2 + 2 * 32 * 4000 * 2)
+    assert (share.bytes, share.flop) == pytest.approx((read, flop))
+    assert share.joules == pytest.approx(1e-12 * (4.4 * read + 0.16 * flop + 10.4 * moved))
+    without = work_of(plain, replace(load, context=0.0))
+    assert (np.array(work_of(kernels, load)) - share[:2]).tolist() == pytest.approx(without)
+    every = bank_share(_kernels(mode="all"), replace(load, tokens=3, decoded=3, context=3 * 4000))
+    weights = 32 * 4096 * (3 * 4096 + 4096 + 3 * 11008) * 2
+    assert every.bytes == pytest.approx(3 * (weights + read / 12 / 32 * 32))
+    assert bank_share(_kernels(mode="off"), load) == bank_share(_kernels("upmem"), load) == (0, 0, 0)
+
+
+def test_a_fleet_whose_memory_computes_draws_less() -> None:
+    words = (
+        "serve", "llama-2-7b", "--requests", "40", "--arrivals", "poisson:4", "--lengths", "fixed:2048", "--interval",
+        "off", "--json", "-",
+    )  # fmt: skip
+    plain, banks, slow = (
+        json.loads(run(*words, "--device", name).stdout)["energy"] for name in ("A100", "A100+attacc", "A100+upmem")
+    )
+    assert 0 < banks["parts_j"]["banks"] < plain["parts_j"]["memory"] - banks["parts_j"]["memory"]
+    assert banks["work_j"] < plain["work_j"]
+    assert banks["interval_j"][0] < banks["node_j"] < banks["interval_j"][1]
+    assert "banks" not in plain["parts_j"]
+    assert slow["parts_j"]["banks"] == 0
+    assert slow["work_j"] == pytest.approx(plain["work_j"], rel=1e-3)

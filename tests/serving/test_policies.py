@@ -125,6 +125,12 @@ def test_sglang_keeps_room_for_a_share_of_what_is_to_come() -> None:
     assert milliseconds(served.scheduled) == [0, 0]
 
 
+@pytest.mark.parametrize("share", ["1.5", "-0.1"])
+def test_a_share_is_of_a_whole(share: str) -> None:
+    with pytest.raises(InputError, match="engine sglang: share must be a number from 0 up and up to 1"):
+        engine_on(catalog.accelerator("H100-SXM5-80GB"), "sglang", {"share": share})
+
+
 def test_trtllm_reserves_to_the_end_or_not_at_all() -> None:
     table = at_once([32, 32], [33, 33])  # two blocks each to their ends
     assert milliseconds(serve(table, replica("trtllm", 3, times=ONE)).scheduled) == [0, 33]
@@ -256,5 +262,9 @@ def test_sglang_leaves_to_its_steps_what_weights_and_cache_do_not_take() -> None
 
 
 def test_who_schedules_ahead_hides_the_host() -> None:
-    assert ENGINES.get("vllm")().host() == NO_HOST
+    ahead = ENGINES.get("vllm")().host()
+    assert ahead.hidden
+    assert (ahead.step_s, ahead.sequence_s) == (0, 0)
+    assert ahead.gap_s > 0
+    assert ENGINES.get("vllm")(model_runner=2).host() == NO_HOST
     assert not ENGINES.get("vllm")(async_scheduling=False).host().hidden

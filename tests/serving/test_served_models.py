@@ -12,10 +12,13 @@ import triosim
 from tests.command import run
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
+from triosim.kernels.physical import moe
+from triosim.kernels.physical._tables import device_of
 from triosim.kernels.physical.kinds import price
 from triosim.kernels.work.gemm import gemm
+from triosim.kernels.work.moe import experts
 from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
-from triosim.serving.model import PRECISIONS, default_weights, served_model
+from triosim.serving.model import PRECISIONS, default_weights, precision_of, served_model
 from triosim.serving.policy import ENGINES, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import priced_step_times
@@ -252,3 +255,32 @@ def test_the_commands_take_layers_that_differ(name: str) -> None:
         "--lora", "4", code=2,
     )  # fmt: skip
     assert "--lora does not know" in done.stderr
+
+
+def test_weights_of_4_bits_are_turned_into_16_where_nothing_reads_them() -> None:
+    """By hand: the call that ROCm/triton's issue 970 timed, of one token and four experts of 3072 x 6144."""
+    device = catalog.accelerator("MI300X")
+    call = experts(1, 4, 2944, 2944, 4, weight_dtype="float4_e2m1", family="upcast")
+    seconds = float(moe._converted(call, device_of(device), np.array([4 * 24.0]), np.array([3072.0]))[0])
+    assert seconds == pytest.approx(82.28e-6, rel=0.01)
+    model = served_model("gpt-oss-120b")
+    families = {
+        name: ServingKernels(model, catalog.accelerator(name), precision_of("mxfp4"))._experts_family("float4_e2m1")
+        for name in ("MI300X", "MI355X", "H100-SXM5-80GB")
+    }
+    assert families == {"MI300X": "upcast", "MI355X": "marlin", "H100-SXM5-80GB": "marlin"}
+    batch = np.array([64.0, 256.0])
+    as_if = replace(device, peak_flops=dict(device.peak_flops) | {"float4_e2m1": 1e15})
+    slow, quick = (ServingKernels(model, one, precision_of("mxfp4")).layer(batch) for one in (device, as_if))
+    assert (slow > 1.5 * quick).all()
+
+
+def test_sglang_computes_a_shared_expert_among_the_routed_ones() -> None:
+    model, device = served_model("deepseek-v3"), catalog.accelerator("H200-SXM-141GB")
+    apart = ServingKernels(model, device, precision_of("fp8"), tensor_parallel=8).operators(np.array([8.0]))
+    joined = ServingKernels(model, device, precision_of("fp8"), tensor_parallel=8, joins_shared=True)
+    found = joined.operators(np.array([8.0]))
+    assert set(apart) - set(found) == {"shared_up", "shared_activation", "shared_down"}
+    assert apart["experts"] < found["experts"] < sum(apart[name] for name in apart if name[:6] in ("expert", "shared"))
+    kimi = ServingKernels(served_model("kimi-k2"), device, precision_of("fp8"), tensor_parallel=8, joins_shared=True)
+    assert "shared_up" in kimi.operators(np.array([8.0]))

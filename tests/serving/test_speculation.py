@@ -176,3 +176,14 @@ def test_the_command_drafts_and_says_so() -> None:
 def test_what_makes_no_sense_is_refused(typed: str, words: str) -> None:
     asked = ("serve", "llama-3-8b", "--device", "H100-SXM5-80GB", "--arrivals", "poisson:1", "--lengths", "fixed:100")
     assert words in " ".join(run(*asked, "--speculate", typed, code=2).stderr.split())
+
+
+@pytest.mark.parametrize("engine", ["orca", "faster-transformer", "vllm-2023"])
+def test_engines_from_before_it_verify_no_drafts(engine: str) -> None:
+    words = (
+        "serve", "llama-3-8b", "--device", "H100", "--arrivals", "poisson:1", "--requests", "2", "--engine", engine,
+        "--lengths", "fixed:64", "--speculate", "ngram,acceptance=0.5",
+    )  # fmt: skip
+    done = run(*words, code=2)
+    assert f"the engine {engine} is of before speculative decoding" in done.stderr
+    assert done.stderr.count("\n") == 1

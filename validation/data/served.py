@@ -51,6 +51,10 @@ SOURCES = {
     "InferenceX 1061": ServedSource(
         "https://github.com/SemiAnalysisAI/InferenceX/pull/1061 (GPT-OSS 120B, 1k/1k)", "as above"
     ),
+    "InferenceX 1092": ServedSource(
+        "https://github.com/SemiAnalysisAI/InferenceX/pull/1092 (GPT-OSS 120B, 1k/1k; 249 and 234 tokens/s a user)",
+        "as above; looked up when the kernel of weights of 4 bits on that GPU stood",
+    ),
     "Vultr B200 sweep": ServedSource(
         "https://docs.vultr.com/inference-cookbook/cuda/optimization/concurrency-tuning (March 2026)",
         "cache in 16 bits; the sweep up to 256 users, its peak is a row of validation/data/states.py",

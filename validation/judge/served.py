@@ -23,6 +23,8 @@ from triosim.serving.traffic import traffic
 
 ASYNC_SINCE = (0, 14)
 """Version from which on vLLM schedules a step while another runs unless it is told not to."""
+RUNNER_2_SINCE = (0, 25)
+"""Version from which on its second model runner runs dense models (vLLM's pull request 44443; its release notes)."""
 
 
 def main() -> int:
@@ -68,8 +70,12 @@ def predicted(row: ServedRow) -> dict[str, float]:
     total = row.devices * row.ranks
     machine = triosim.system(device=row.device, devices=total)
     engine = {name: value for name, value in row.options.items() if name != "utilisation"}
-    if row.engine == "vllm" and tuple(map(int, row.version.split(".")[:2])) < ASYNC_SINCE:
-        engine["async-scheduling"] = "off"
+    if row.engine == "vllm":
+        version = tuple(map(int, row.version.split(".")[:2]))
+        if version < ASYNC_SINCE:
+            engine["async-scheduling"] = "off"
+        if version >= RUNNER_2_SINCE and served_model(row.model).experts is None:
+            engine["model-runner"] = "2"
     share = row.options.get("utilisation")
     if row.source in BENCH_SOURCES:
         most, tokens = trtllm_bench.limits(

@@ -44,7 +44,6 @@ from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.machine import system
-from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.serving.capacity import UTILISATION, memory
 from triosim.serving.communication import ReplicaCommunication
@@ -62,7 +61,7 @@ from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
-from triosim.serving.step_times import StepShape, StepTimes
+from triosim.serving.step_times import StepHost, StepShape, StepTimes
 from triosim.serving.vidur_times import ModelShape, VidurTimes, of_columns, of_profiles
 
 Figures = dict[str, Any]
@@ -442,7 +441,8 @@ def engine(folder: Path) -> Figures:
         met &= abs(error) <= BLOCK_MARK
         profiles = folder / "vllm" / "profiles" / path.parent.name
         kernels = ServingKernels(model, device, PRECISIONS["bf16"], tensor_parallel=parallel)
-        between = ReplicaCommunication(system(device=device.name, devices=parallel), parallel) if parallel > 1 else None
+        machine = system(device=device.name, devices=parallel) if parallel > 1 else None
+        between = ReplicaCommunication(machine, parallel, kernels="custom") if machine else None
         ways: list[tuple[str, StepTimes, int]] = [("datasheet", ModelTimes(kernels, between), kept.blocks)]
         if profiles.is_dir() and parallel == 1:
             ways.insert(0, ("measured layers", read_profiles(profiles, model.layers), cache["num_gpu_blocks"]))
@@ -542,45 +542,29 @@ SILICON_MARKS = {
 
 def silicon(folder: Path) -> Figures:
     """Closed loops of users on H100: mean TTFT and TPOT by backend, aggregated serving only."""
-    machine = system("dgx-h100")
-    groups: dict[tuple[str, str, str, int], list[tuple[Callable[[], ServedModel], dict[str, str]]]] = {}
-    for place, row in enumerate(_csv(folder / "silicon" / "serving_measured.csv")):
-        row["place"] = str(place)
-        model = SERVED.get(row["model_path"])
-        if row["mode"] != "agg" or model is None or row["system"] != "h100_sxm":
-            continue
-        weights = "fp8" if row["gemm_quant_mode"].startswith("fp8") else "bf16"
-        weights = "mxfp4" if row["model_path"] == GPT_OSS else weights  # as published; the rows say another of 4 bits
-        key = (row["backend"], row["model_path"], weights, int(float(row["tp_size"])))
-        groups.setdefault(key, []).append((model, row))
+    groups: dict[tuple[str, str, str, int], list[dict[str, str]]] = {}
+    for row in closed_loop_rows(folder):
+        key = (row["backend"], row["model_path"], _weights(row), int(float(row["tp_size"])))
+        groups.setdefault(key, []).append(row)
     found: Figures = {}
     for (backend, name, weights, parallel), rows in sorted(groups.items()):
-        own = rows[0][0]()
-        device = catalog.accelerator("H100-SXM5-80GB")
-        policy = _engine(rows[0][1], device)
-        kernels = ServingKernels(
-            own, device, PRECISIONS[weights], tensor_parallel=parallel, fused_casts=policy.fused_casts
-        )
-        between = ReplicaCommunication(machine, parallel) if parallel > 1 else None
-        host = policy.host()
-        times = ModelTimes(kernels, between, engine_host=host)
+        own, policy = SERVED[name](), _engine(rows[0], catalog.accelerator(LOOPED))
         causes = [cause for cause in KernelErrors._fields if cause != "network" or parallel > 1]
         others = [
-            _moved_times(own, machine, parallel, weights, policy, NOTHING_MOVED._replace(**{cause: 1.0}))
+            _loop_times(own, parallel, weights, policy, policy.host(), NOTHING_MOVED._replace(**{cause: 1.0}))
             for cause in causes
         ]
-        errors, within = [], []
-        for _, row in rows:
-            ttft, tpot = _closed_loop(backend, own, times, row)
-            errors.append((ttft / float(row["silicon_ttft_ms"]) - 1, tpot / float(row["silicon_tpot_ms"]) - 1))
+        table, within = loop_errors(rows, own), []
+        for row, (_, error) in zip(rows, table.tolist(), strict=True):
+            measured = float(row["silicon_tpot_ms"])
+            tpot = (1 + error) * measured
             moved = [math.log(_closed_loop(backend, own, other, row)[1] / tpot) for other in others]
-            within.append(abs(math.log(float(row["silicon_tpot_ms"]) / tpot)) <= Z90 * math.hypot(*moved))
-        table = np.array(errors)
+            within.append(abs(math.log(measured / tpot)) <= Z90 * math.hypot(*moved))
         label = f"{backend} {name.split('/')[-1]} {weights} tp{parallel}"
-        users = [int(float(row["concurrency"] or row["batch_size"])) for _, row in rows]
+        users = [int(float(row["concurrency"] or row["batch_size"])) for row in rows]
         found[label] = {
             "rows": len(rows), "users": users, "ttft": table[:, 0].tolist(), "tpot": table[:, 1].tolist(),
-            "odd": [int(row["place"]) % 2 == 1 for _, row in rows], "within": within,
+            "odd": [int(row["place"]) % 2 == 1 for row in rows], "within": within,
         }  # fmt: skip
         print(
             f"{label:46}{len(rows):4} rows, TPOT {np.abs(table[:, 1]).mean():6.1%} (bias {table[:, 1].mean():6.1%}), "
@@ -686,16 +670,49 @@ def splitwise(folder: Path) -> Figures:
 EAGER, EAGER_MARK = ("prompt", "token"), 0.10
 
 
-def _moved_times(
-    model: ServedModel, machine: System, parallel: int, weights: str, policy: Policy, moved: KernelErrors
+LOOPED = "H100-SXM5-80GB"
+"""Device of the closed loops."""
+
+
+def closed_loop_rows(folder: Path) -> list[dict[str, str]]:
+    """Aggregated rows of served models on H100, each with its ``place`` in the file."""
+    rows = [row | {"place": str(place)} for place, row in enumerate(_csv(folder / "silicon" / "serving_measured.csv"))]
+    return [row for row in rows if (row["mode"], row["system"]) == ("agg", "h100_sxm") and row["model_path"] in SERVED]
+
+
+def _weights(row: dict[str, str]) -> str:
+    """Of GPT-OSS as it was published; its rows say another type of 4 bits."""
+    if row["model_path"] == GPT_OSS:
+        return "mxfp4"
+    return "fp8" if row["gemm_quant_mode"].startswith("fp8") else "bf16"
+
+
+def loop_errors(rows: list[dict[str, str]], model: ServedModel, host: StepHost | None = None) -> NDArray[np.float64]:
+    """Errors of TTFT and TPOT, shape (rows, 2), of rows of one backend, version and number of devices.
+
+    Args:
+        rows: of them.
+        model: that is served.
+        host: in place of the engine's.
+    """
+    policy = _engine(rows[0], catalog.accelerator(LOOPED))
+    times = _loop_times(model, int(float(rows[0]["tp_size"])), _weights(rows[0]), policy, host or policy.host())
+    ours = np.array([_closed_loop(row["backend"], model, times, row) for row in rows])
+    return ours / np.array([[float(row["silicon_ttft_ms"]), float(row["silicon_tpot_ms"])] for row in rows]) - 1
+
+
+def _loop_times(
+    model: ServedModel, parallel: int, weights: str, policy: Policy, host: StepHost, moved: KernelErrors = NOTHING_MOVED
 ) -> ModelTimes:
-    """Step times whose kernels are off by so much."""
-    device = catalog.accelerator("H100-SXM5-80GB")
+    """Step times under an engine, whose kernels are off by so much."""
     kernels = ServingKernels(
-        model, device, PRECISIONS[weights], tensor_parallel=parallel, moved=moved, fused_casts=policy.fused_casts
-    )
-    between = ReplicaCommunication(machine, parallel, moved=moved.network) if parallel > 1 else None
-    return ModelTimes(kernels, between, engine_host=policy.host())
+        model, catalog.accelerator(LOOPED), PRECISIONS[weights], tensor_parallel=parallel, moved=moved,
+        fused_casts=policy.fused_casts,
+    )  # fmt: skip
+    between = None
+    if parallel > 1:
+        between = ReplicaCommunication(system("dgx-h100"), parallel, moved=moved.network, kernels=policy.all_reduce)
+    return ModelTimes(kernels, between, engine_host=host)
 
 
 def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[str, str]) -> tuple[float, float]:

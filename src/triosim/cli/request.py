@@ -152,8 +152,6 @@ def summary(found: OneRequest) -> list[str]:
             lines.append(f"{part.replace('_', ' '):18}" + "".join(f"{format_time(value):>12}" for value in values))
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
-    if found.pim is not None:
-        lines += ["", "energy   of a request is not counted where memory computes (it is with --pim off)"]
     if (used := found.energy) is not None:
         low, high = (f"{format_count(end)}J" for end in used.interval_j)
         lines += [

@@ -12,8 +12,8 @@ values from a file or from Python.  :func:`configured` is the one place in which
 
 Annotations that are understood: ``bool``, ``int``, ``float``, ``str``, ``Path``, ``Literal``, an ``Enum``, ``None``,
 lists and tuples of such (text with commas), unions (the first that fits, text last), and ``Annotated`` with
-:class:`AtLeast` or :class:`GreaterThan`.  Without an annotation the default says which type is meant; without either,
-what reads as a number is one.
+:class:`AtLeast`, :class:`AtMost` or :class:`GreaterThan`.  Without an annotation the default says which type is meant;
+without either, what reads as a number is one.
 """
 
 from __future__ import annotations
@@ -49,6 +49,20 @@ class AtLeast:
 
     def __str__(self) -> str:
         return f"from {self.bound:g} up"
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """An upper bound of a number, itself allowed."""
+
+    bound: float
+
+    def allows(self, number: float) -> bool:
+        """Whether a number is within."""
+        return number <= self.bound
+
+    def __str__(self) -> str:
+        return f"up to {self.bound:g}"
 
 
 @dataclass(frozen=True)
@@ -190,7 +204,9 @@ def _converted(kind: Any, value: Any) -> Any:
     if kind is None or kind is Any:
         return _guessed(value) if isinstance(value, str) else value
     if origin is Annotated:
-        return _bounded(parts[0], [bound for bound in parts[1:] if isinstance(bound, AtLeast | GreaterThan)], value)
+        return _bounded(
+            parts[0], [bound for bound in parts[1:] if isinstance(bound, AtLeast | AtMost | GreaterThan)], value
+        )
     if origin in (Union, UnionType):
         return _first_that_fits(parts, value)
     if origin is Literal:
@@ -222,7 +238,7 @@ def _first_that_fits(kinds: Sequence[Any], value: Any) -> Any:
     raise _InvalidValue(_either(list(dict.fromkeys(wanted))))
 
 
-def _bounded(kind: Any, bounds: Sequence[AtLeast | GreaterThan], value: Any) -> Any:
+def _bounded(kind: Any, bounds: Sequence[AtLeast | AtMost | GreaterThan], value: Any) -> Any:
     if not bounds:
         return _converted(kind, value)
     within = " and ".join(map(str, bounds))

@@ -21,7 +21,7 @@ from triosim.serving.fleet_energy import loads, present_s, replica_slices
 from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked
-from triosim.serving.pool_times import kernels_of
+from triosim.serving.pool_times import kernels_of, own_all_reduce
 from triosim.serving.request_energy import StepLoad, work_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ def _shares(pool: Pool, load: StepLoad, seconds: float) -> dict[str, float]:
     if pool.tensor_parallel > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
 
-        between = ReplicaCommunication(pool.system, pool.tensor_parallel, pool.stages, pool.first)
+        between = ReplicaCommunication(
+            pool.system, pool.tensor_parallel, pool.stages, pool.first, kernels=own_all_reduce(pool)
+        )
         mean = np.array([2.0 * load.tokens / load.steps * model.width])
         each = kernels.reduces * float(between.all_reduce(mean)[0]) * model.layers / pool.stages
         found["links"] = load.steps * each / seconds

@@ -1,6 +1,7 @@
 """What the devices of a replica send each other: all-reduces, exchanges of tokens, and sends between stages.
 
-Each is played alone on the replica's part of the system, by the same collectives and constants as training.
+Each is played alone on the replica's part of the system, by the same collectives and constants as training; engines
+that have all-reduces of their own take these where they do (:mod:`triosim.serving.peer_all_reduce`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from triosim.engine.play import play
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.network.routes import Router
+from triosim.serving.peer_all_reduce import quicker
 
 SIZES = 2.0 ** np.arange(8, 31)
 """Bytes at which all-reduces are played; between them the time is linear."""
@@ -46,6 +48,7 @@ class ReplicaCommunication:
         tensor_parallel, stages: how the model is divided.
         first: device of the replica.
         moved: how far off transfers are taken to be, in standard deviations.
+        kernels: name of the engine's own all-reduces; ``""``: it takes a library's.
 
     Raises:
         InputError: the system has fewer devices.
@@ -56,6 +59,7 @@ class ReplicaCommunication:
     stages: int = 1
     first: int = 0
     moved: float = 0.0
+    kernels: str = ""
     _seconds: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
     _exchanges: dict[int, NDArray[np.float64]] = field(init=False, repr=False, default_factory=dict)
 
@@ -76,7 +80,8 @@ class ReplicaCommunication:
             return np.zeros(len(sizes))
         if self._seconds is None:
             group = self._group(list(range(self.first, self.first + self.tensor_parallel)))
-            self._seconds = np.array([self._alone("all_reduce", group, int(size)) for size in SIZES])
+            library = np.array([self._alone("all_reduce", group, int(size)) for size in SIZES])
+            self._seconds = quicker(self.kernels, group, SIZES, library) if self.kernels else library
         return self._between(sizes, self._seconds)
 
     def all_to_all(self, sizes: NDArray[np.float64], devices: int) -> NDArray[np.float64]:

@@ -21,11 +21,10 @@ from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import HOST_SPREAD, WITHOUT_HOST
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
-from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked
 from triosim.serving.pool_times import device_of, kernels_of
-from triosim.serving.request_energy import JOULES, StepLoad, joules, rows_of
+from triosim.serving.request_energy import JOULES, StepLoad, joules, rows_of, spread_of
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
@@ -42,7 +41,8 @@ class FleetEnergy:
         work_j, idle_j: of devices that compute, static power included, and of those that wait.
         host_j: processors, memory, fans and losses of the servers.
         node_j, pue, facility_j: all of that, and with cooling and distribution.
-        parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``.
+        parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``, and ``banks`` of memory that
+            computes.
         busy_w, mean_w: of a device while it computes, and over the time for which it is there.
         clocks: of each pool's devices in prompts, over their boost clock; 1 where it makes images.
         per_token_j, per_request_j: of the nodes, to an output token and to a request.
@@ -82,7 +82,7 @@ def fleet_energy(
         overrides: constants beside the table's, by name.
 
     Returns:
-        None where nobody knows what a device draws, or memory of one computes.
+        None where nobody knows what a device draws.
 
     Raises:
         InputError: a constant makes no sense.
@@ -103,8 +103,8 @@ def fleet_energy(
         sources.append(f"energy: {energy.source}")
         size = pool.tensor_parallel * pool.stages
         for name, value in found[1].items():
-            parts[name] += value
-            spread[name] += value * energy.spreads[name]
+            parts[name] = parts.get(name, 0.0) + value
+            spread[name] = spread.get(name, 0.0) + value * spread_of(energy, name)
         there = size * present_s(pool, served, replicas, duration_s)
         waiting = energy.idle_w * (there - size * busy)  # below zero of a model on another one's devices
         idle, spread["idle"] = idle + waiting, spread["idle"] + waiting * energy.spreads["idle"]
@@ -134,8 +134,6 @@ def _worked(
         whole = np.sum(drawn, axis=0).tolist()
         return (1.0, dict(zip(JOULES, whole, strict=True))) if len(drawn) == pool.cores else None
     kernels = kernels_of(pool, checked(pool), pool.first)
-    if isinstance(kernels, PimKernels):
-        return None
     clock = 1.0 if kernels.held is None else kernels.held.prompts
     return clock, joules(kernels, energy, load, busy * pool.stages, 1)
 

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 Seconds = NDArray[np.float64]
 Attention = ServedHeads | ServedLatent
 
+JOINED_EXPERTS = 256
+"""Experts of a layer that SGLang joins with the shared one: of DeepSeek-V3 and R1, on NVIDIA GPUs, without expert
+parallelism (``determine_num_fused_shared_experts`` of its ``models/deepseek_v2.py``)."""
 TILE_ROWS = 64
 """Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
 
@@ -126,6 +129,7 @@ class ServingKernels:
         held: the clock that a power cap or a clock limit leaves; None at the full clock.
         state_type: element type of states of fixed size, where the model has some.
         fused_casts: kernels that write 8 bits for a product of 8 bits after them, as of a policy.
+        joins_shared: whether a shared expert is one more of the routed ones, as of a policy.
     """
 
     model: ServedModel
@@ -140,6 +144,7 @@ class ServingKernels:
     held: ThrottledDevice | None = None
     state_type: str = "bfloat16"
     fused_casts: frozenset[str] = frozenset()
+    joins_shared: bool = False
 
     @cached_property
     def halves(self) -> str:
@@ -303,25 +308,42 @@ class ServingKernels:
             "router": self._price(router, self.moved.products)
             + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
         }
+        joined = self._joins_shared(own)
         if not self.experts_apart:
             inner = own.inner * self.expert_ranks.ranks / self.tensor_parallel
-            found["experts"] = self._routed(n, own, inner, self.expert_ranks)
-        if own.shared:
+            found["experts"] = self._routed(n, own, inner, self.expert_ranks, beside=1.0 if joined else 0.0)
+        if own.shared and not joined:
             always = self._feed_forward(n, own.shared / self.tensor_parallel, routed=True)
             found |= {f"shared_{name}": seconds for name, seconds in always.items()}
         return found
 
-    def _routed(self, n: NDArray[np.float64], own: ServedExperts, inner: float, ranks: ExpertRanks) -> Seconds:
+    def _joins_shared(self, own: ServedExperts) -> bool:
+        """Whether every token chooses the shared expert among the routed ones, in the same call."""
+        alike = own.shared == own.inner and own.count == JOINED_EXPERTS
+        together = not self.experts_apart and self.expert_ranks.ranks == 1
+        return self.joins_shared and alike and together and self.device.vendor in ("NVIDIA", "")
+
+    def _routed(
+        self, n: NDArray[np.float64], own: ServedExperts, inner: float, ranks: ExpertRanks, beside: float = 0.0
+    ) -> Seconds:
         """The grouped products that so many tokens choose, on the fullest of the devices that share the experts, each
-        with so much of the inner width of its own."""
+        with so much of the inner width of its own; ``beside`` these, experts that all tokens choose."""
         stored = self.precision
         calls = experts(
-            ranks.rows(n, own) / own.chosen, own.chosen, self.model.width, inner,
-            ranks.touched(n, own), dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
+            ranks.rows(n, own) / own.chosen, own.chosen + beside, self.model.width, inner,
+            ranks.touched(n, own) + beside, dtype=self._multiplied(stored), weight_dtype=stored.stored,
+            family=self._experts_family(stored.stored), gated=self.model.gated,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)
+
+    def _experts_family(self, stored: str) -> str:
+        """Kernels of products by weights of that type; AMD's GPUs before CDNA4 have no instruction that reads 4-bit
+        floats, and vLLM takes Triton's there (``get_mxfp4_backend`` of its ``quantization/mxfp4.py``)."""
+        if DTYPE_BYTES[stored] >= 1:
+            return "triton"
+        known = "float4_e2m1" in self.device.peak_flops or stored != "float4_e2m1"
+        return "marlin" if known or self.device.vendor != "AMD" else "upcast"
 
     def routed(self, tokens: ArrayLike, ranks: ExpertRanks) -> Seconds:
         """Seconds of the routed experts of all layers on the fullest of the devices that share them, each with whole
@@ -444,7 +466,8 @@ class ServingKernels:
     def _updated(self, own: ServedState, sequences: NDArray[np.float64]) -> Seconds:
         """The update of a layer's states by one token of each sequence."""
         kernels = state_kernels.update(own, sequences, self.tensor_parallel, DTYPE_BYTES[self.state_type])
-        return np.asarray(sum(self._price(work, self.moved.others) for work in kernels), np.float64)
+        shifted, updated = (self._price(work, self.moved.others) for work in kernels)
+        return np.asarray(shifted + state_kernels.updating(own, updated), np.float64)
 
     def _scanned(self, own: ServedState, tokens: NDArray[np.float64]) -> Seconds:
         """The scan of a layer for a chunk of a prompt."""

@@ -187,10 +187,10 @@ class ModelTimes(StepTimes):
         reduces = self.kernels.reduces if self.kernels.tensor_parallel > 1 else 0
         launched = self._own * (self.kernels.launches + 1) + KERNELS_A_STEP
         launching = launched * self.issue_s + self._own * reduces * self.collective_s
-        step, sequence, hidden = self.engine_host
+        step, sequence, hidden, gap = self.engine_host
         host_s = self.host_s + launching + (step if hidden else 0)
         self.host_ticks = picoseconds(host_s, "the host's time of a step")
-        self._gap = picoseconds(self.gap_s + (0 if hidden else step), "the time between steps")
+        self._gap = picoseconds(self.gap_s + gap + (0 if hidden else step), "the time between steps")
         of_sequence = picoseconds(sequence, "the host's time of a sequence")
         self._host_sequence, self._gap_sequence = (of_sequence, 0) if hidden else (0, of_sequence)
 

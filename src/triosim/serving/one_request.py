@@ -153,11 +153,10 @@ def one_request(
     )  # fmt: skip
     held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
     states = batch * model.state_bytes(state_type(own, model) or "bfloat16", own.tensor_parallel)
-    pim = energy = None
-    if not isinstance(times.kernels, PimKernels):
-        priced = list(zip(steps, (ttft, *decodes), strict=True))
-        energy = request_energy(times.kernels, priced, own.stages, batch * output)
-    elif decodes:
+    priced = list(zip(steps, (ttft, *decodes), strict=True))
+    energy = request_energy(times.kernels, priced, own.stages, batch * output)
+    pim = None
+    if isinstance(times.kernels, PimKernels) and decodes:
         pim = times.kernels.report(batch, middle.context / batch)
     return OneRequest(
         own, prompt, output, batch, context, ttft, figures.get("tpot_s"), figures["e2e_s"], breakdown, held, kept, pim,

@@ -123,7 +123,8 @@ class PimKernels(ServingKernels):
     mode: str = ATTENTION
 
     @property
-    def _pim(self) -> PimMemory:
+    def memory(self) -> PimMemory:
+        """That computes."""
         assert self.device.pim is not None
         return self.device.pim
 
@@ -135,7 +136,7 @@ class PimKernels(ServingKernels):
         cached = 2 * count * length * kv_heads * own.head * DTYPE_BYTES[self.kv_type]
         vectors = count * heads * own.head * _VECTOR
         return PimWork(
-            bytes=cached, passes=float(np.ceil(heads / kv_heads / self._pim.vectors)),
+            bytes=cached, passes=float(np.ceil(heads / kv_heads / self.memory.vectors)),
             flop=4 * count * length * heads * own.head, sent=vectors, gathered=vectors,
             exchanged=2 * count * heads * length * _VECTOR,
         )  # fmt: skip
@@ -144,7 +145,7 @@ class PimKernels(ServingKernels):
         """What a product with a matrix of weights asks of the banks."""
         weights = columns * inner * self.precision.weight_bytes
         return PimWork(
-            bytes=np.full(rows.shape, weights), passes=np.ceil(rows / self._pim.vectors),
+            bytes=np.full(rows.shape, weights), passes=np.ceil(rows / self.memory.vectors),
             flop=2 * rows * columns * inner, sent=rows * inner * _VECTOR, gathered=rows * columns * _VECTOR,
             exchanged=np.zeros(rows.shape),
         )  # fmt: skip
@@ -156,7 +157,7 @@ class PimKernels(ServingKernels):
 
         work = self.attention_work([sequences], [keys])
         here = float(ServingKernels.decode(self, [sequences], [keys])[0])
-        there = float(work.seconds(self._pim)[0])
+        there = float(work.seconds(self.memory)[0])
         shown = float(self.decode([sequences], [keys])[0])
         energy = device_energy(self.device, EnergyConstants())
         joules = None
@@ -164,9 +165,9 @@ class PimKernels(ServingKernels):
             flop_j = float(energy.flop_j[DTYPE_CODE["bfloat16"]])
             joules = float(work.bytes[0]) * energy.memory_j_per_byte + float(work.flop[0]) * flop_j
         return PimReport(
-            memory=self._pim.name, mode=self.mode, processor_s=here, banks_s=there, exposed_s=shown,
-            parts_s={name: float(seconds[0]) for name, seconds in work.parts(self._pim).items()}, processor_j=joules,
-            banks_j=float(work.joules(self._pim)[0]),
+            memory=self.memory.name, mode=self.mode, processor_s=here, banks_s=there, exposed_s=shown,
+            parts_s={name: float(seconds[0]) for name, seconds in work.parts(self.memory).items()}, processor_j=joules,
+            banks_j=float(work.joules(self.memory)[0]),
         )  # fmt: skip
 
     def decode(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
@@ -174,8 +175,8 @@ class PimKernels(ServingKernels):
         own = super().decode(sequences, keys)
         if self.mode == OFF:
             return own
-        found = np.minimum(own, self.attention_work(sequences, keys).seconds(self._pim))
-        if self._pim.sub_batches > 1 and self.mode == ATTENTION:  # else the banks multiply, too
+        found = np.minimum(own, self.attention_work(sequences, keys).seconds(self.memory))
+        if self.memory.sub_batches > 1 and self.mode == ATTENTION:  # else the banks multiply, too
             found = np.minimum(found, self._exposed(np.asarray(sequences, np.float64), np.asarray(keys, np.float64)))
         return found
 
@@ -186,7 +187,7 @@ class PimKernels(ServingKernels):
         sizes, row = np.unique(np.concatenate([half.ravel(), count.ravel()]), return_inverse=True)
         layers = self.layer(sizes)[row]
         of_half, of_all = (part.reshape(count.shape) for part in (layers[: half.size], layers[half.size :]))
-        both = 2 * np.maximum(of_half, self.attention_work(half, length).seconds(self._pim))
+        both = 2 * np.maximum(of_half, self.attention_work(half, length).seconds(self.memory))
         return np.where(count > 1, np.maximum(both - of_all, 0.0), np.inf)
 
     def together(self, chunks: Any, decodes: int, context: float) -> float:
@@ -201,4 +202,4 @@ class PimKernels(ServingKernels):
         own = super()._product(rows, columns, inner, apart)
         if self.mode != ALL:
             return own
-        return np.minimum(own, self.product_work(np.asarray(rows, np.float64), columns, inner).seconds(self._pim))
+        return np.minimum(own, self.product_work(np.asarray(rows, np.float64), columns, inner).seconds(self.memory))

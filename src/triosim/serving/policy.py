@@ -20,7 +20,7 @@ from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.requests import Request
-from triosim.serving.step_times import StepHost
+from triosim.serving.step_times import NO_HOST, StepHost
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ class Policy(ABC):
             arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
             every step break it.
         swaps: whether what requests that give way have computed can be kept on the host.
+        speculates: whether the engine verifies drafts (:mod:`triosim.serving.speculation`).
         receives: whether the engine can go on with requests whose prompts were computed elsewhere.
         hybrid_kv_cache: whether layers with a window give back what they see no more
             (:class:`triosim.serving.kv_cache.LayerGroups`).
@@ -66,6 +67,10 @@ class Policy(ABC):
             :mod:`triosim.serving.state_cache`; ``""``: it does not.
         fused_casts: kernels of the engine that write 8 bits where a product of 8 bits follows, of :data:`CASTING`;
             before other such products a kernel of its own casts.
+        joins_shared: whether a shared expert is one more of the routed ones where it can be
+            (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
+        step_host: what its host does for each step.
+        all_reduce: its own all-reduces, by name (:mod:`triosim.serving.peer_all_reduce`); ``""``: it takes a library's.
         vendors: of the devices that the engine runs on; all if there are none.
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
         waiting: requests that hold nothing, first come first.
@@ -86,11 +91,15 @@ class Policy(ABC):
     radix: ClassVar[bool] = False
     steady: ClassVar[bool] = False
     swaps: ClassVar[bool] = False
+    speculates: ClassVar[bool] = True
     receives: ClassVar[bool] = True
     vendors: ClassVar[tuple[str, ...]] = ()
     static: ClassVar[bool] = False
     keeps_states: ClassVar[str] = ""
     fused_casts: ClassVar[frozenset[str]] = frozenset()
+    joins_shared: ClassVar[bool] = False
+    all_reduce: ClassVar[str] = ""
+    step_host: ClassVar[StepHost] = NO_HOST
     hybrid_kv_cache: bool = field(init=False, repr=False, default=False)
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
@@ -133,7 +142,7 @@ class Policy(ABC):
 
     def host(self) -> StepHost:
         """What the engine's host does for each step."""
-        return StepHost()
+        return self.step_host
 
     def defaults_on(self, device: str, memory_bytes: float) -> Mapping[str, int]:
         """Options that the engine sets by the device that it finds, unless somebody gives them."""

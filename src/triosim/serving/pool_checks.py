@@ -45,6 +45,7 @@ def checked(pool: Pool) -> ServedModel:
             f"--tp {pool.tensor_parallel} does not divide the {model.heads} heads of {pool.model}: choose another"
         )
     _check_vendor(pool)
+    _check_drafts(pool)
     check_states(pool, model)
     _check_ranks(pool, model)
     _check_room(pool)
@@ -63,6 +64,19 @@ def _check_vendor(pool: Pool) -> None:
         raise InputError(
             f"the engine {pool.engine} runs on devices of {' and '.join(known)}, and {device.name} is of "
             f"{device.vendor}: use vllm or sglang"
+        )
+
+
+def _check_drafts(pool: Pool) -> None:
+    """Refuse drafts under engines that verify none.
+
+    Raises:
+        InputError: the engine is one.
+    """
+    if pool.speculation is not None and not ENGINES.chosen(pool.engine).speculates:
+        raise InputError(
+            f"the engine {pool.engine} is of before speculative decoding and verifies no drafts: leave --speculate "
+            "out, or use vllm, sglang or trtllm"
         )
 
 

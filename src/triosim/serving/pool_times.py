@@ -12,7 +12,7 @@ from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKer
 from triosim.serving.model import ServedModel, kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import OFF, PimKernels
-from triosim.serving.policy import fused_casts
+from triosim.serving.policy import ENGINES, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
@@ -46,7 +46,7 @@ def _priced_by(
     replica = (
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
-        fused_casts(pool.engine),
+        fused_casts(pool.engine), own_all_reduce(pool), ENGINES.chosen(pool.engine).joins_shared,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
 
@@ -73,18 +73,24 @@ def step_times(
         InputError: its devices differ, or a name in the pool is not known.
     """
     kernels = kernels_of(pool, model, first, moved)
-    between = None
+    between, issue = None, issue_seconds(pool.host)
     if pool.tensor_parallel * pool.stages > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
 
-        between = ReplicaCommunication(pool.system, pool.tensor_parallel, pool.stages, first, moved.network)
-    issue = issue_seconds(pool.host)
-    if issue and host == NO_HOST:
+        between = ReplicaCommunication(
+            pool.system, pool.tensor_parallel, pool.stages, first, moved.network, own_all_reduce(pool)
+        )
+    if issue:  # an engine of 2023
         host = eager_host(pool.tensor_parallel * pool.stages)
     return ModelTimes(
         kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
         collective_s=collective_seconds(pool.host), engine_host=host,
     )  # fmt: skip
+
+
+def own_all_reduce(pool: Pool) -> str:
+    """Name of all-reduces of the engine's own, which captured graphs launch; ``""`` where it takes a library's."""
+    return "" if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).all_reduce
 
 
 def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErrors = NOTHING_MOVED) -> ServingKernels:
@@ -105,7 +111,7 @@ def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErro
     if device.pim is None or pool.pim == OFF:
         kernels = ServingKernels(
             *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in,
-            fused_casts=fused,
+            fused_casts=fused, joins_shared=ENGINES.chosen(pool.engine).joins_shared,
         )  # fmt: skip
     elif apart:
         raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")

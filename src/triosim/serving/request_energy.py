@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import ServedExperts, ServedHeads, ServedLatent
 from triosim.serving.step_times import StepShape
 
+if TYPE_CHECKING:
+    from triosim.serving.pim_energy import BankShare
+
 
 @dataclass(frozen=True)
 class RequestEnergy:
@@ -32,7 +35,7 @@ class RequestEnergy:
         prompt_j, decode_j: of the prompt's step, and of all decodes.
         mean_w: of one device, from the beginning of the prompt to the last token.
         per_token_j: of all, to an output token.
-        parts_j: of all: ``static``, ``flop``, ``memory``, ``cache``.
+        parts_j: of all: ``static``, ``flop``, ``memory``, ``cache``, and ``banks`` of memory that computes.
         interval_j: 90 % interval of all at the predicted times, from those of the constants.
         source: where the constants are from.
     """
@@ -56,6 +59,8 @@ class RequestEnergy:
 
 JOULES = ("static", "memory", "flop", "cache")
 """What devices draw joules for while they compute."""
+BANKS = "banks"
+"""And memory that computes."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def request_energy(
     parts = {name: sum(one[name] for one in each) for name in each[0]}
     total, prompt = sum(parts.values()), sum(each[0].values())
     seconds = sum(took for _, took in steps)
-    off = math.sqrt(sum((parts[name] * energy.spreads[name]) ** 2 for name in parts)) / total
+    off = math.sqrt(sum((parts[name] * spread_of(energy, name)) ** 2 for name in parts)) / total
     devices = kernels.tensor_parallel * stages
     return RequestEnergy(
         prompt, total - prompt, total / seconds / devices, total / output, parts,
@@ -118,10 +123,16 @@ def request_energy(
     )  # fmt: skip
 
 
+def spread_of(energy: DeviceEnergy, part: str) -> float:
+    """Of a part's joules; banks are as little known as the memory's pins."""
+    return energy.spreads["memory" if part == BANKS else part]
+
+
 def joules(
     kernels: ServingKernels, energy: DeviceEnergy, load: StepLoad, seconds: float, stages: int
 ) -> dict[str, float]:
-    """Of one replica's devices, by part: ``static``, ``memory``, ``flop``, ``cache``.
+    """Of one replica's devices, by part: ``static``, ``memory``, ``flop``, ``cache``, and ``banks`` where memory
+    computes, whose power is not part of the device's TDP.
 
     Args:
         kernels: of one device, at its clock.
@@ -131,6 +142,9 @@ def joules(
         stages: of the pipeline: while one works, others idle.
     """
     flop, moved = work_of(kernels, load)
+    banks = _banked(kernels, load)
+    if banks is not None:
+        flop, moved = max(flop - banks.flop, 0.0), max(moved - banks.bytes, 0.0)
     working = kernels.tensor_parallel
     static = (energy.static_w + (stages - 1) * energy.idle_w) * working * seconds
     most = energy.tdp_w if kernels.held is None else min(energy.tdp_w, kernels.held.most_w)
@@ -142,7 +156,18 @@ def joules(
         "cache": reading * moved * energy.cache_j_per_byte,
     }  # fmt: skip
     part = min(1.0, (room - memory) / max(sum(switching.values()), 1e-300))
-    return {"static": static, "memory": memory, **{name: value * part for name, value in switching.items()}}
+    found = {"static": static, "memory": memory, **{name: value * part for name, value in switching.items()}}
+    return found if banks is None else found | {BANKS: banks.joules}
+
+
+def _banked(kernels: ServingKernels, load: StepLoad) -> BankShare | None:
+    """What memory that computes takes over; None where there is none."""
+    if kernels.device.pim is None:
+        return None
+    from triosim.serving.pim import PimKernels  # nobody else needs it
+    from triosim.serving.pim_energy import bank_share
+
+    return bank_share(kernels, load) if isinstance(kernels, PimKernels) else None
 
 
 def work_of(kernels: ServingKernels, load: StepLoad) -> tuple[float, float]:

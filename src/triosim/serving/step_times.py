@@ -42,14 +42,25 @@ class StepHost(NamedTuple):
         sequence_s: seconds more for each sequence in it.
         hidden: whether that passes while the device runs the step before, so that a step takes the longer of the two;
             else the device waits for it.
+        gap_s: seconds between two steps that nothing hides in either case.
     """
 
     step_s: float = 0.0
     sequence_s: float = 0.0
     hidden: bool = True
+    gap_s: float = 0.0
 
 
 NO_HOST = StepHost()
+
+VLLM_WAITING = StepHost(1.0e-3, 40e-6, hidden=False)
+VLLM_AHEAD = StepHost(gap_s=0.3e-3)
+SGLANG = StepHost(0.2e-3, 15e-6, hidden=False)
+TRTLLM = StepHost(gap_s=0.7e-3)
+"""What engines of 2025 and 2026 leave between the graphs of two steps: sampling, the inputs of the next step, and what
+nothing hides of scheduling.  Chosen by ``validation/fit/engine_host.py`` on the even rows of closed loops on H100: vLLM
+0.12 (Qwen3-32B on 2 to 8 devices), which schedules when a step is over, vLLM 0.18 (GPT-OSS), which schedules ahead,
+SGLang (Qwen3-32B on 1 to 8) and TensorRT-LLM 1.0 (Llama-3.1-8B on 1 to 8)."""
 
 EAGER_ALONE = StepHost(1.28e-3, 0.106e-3, hidden=False)
 EAGER_SHARED = StepHost(3.84e-3, 0.216e-3, hidden=False)

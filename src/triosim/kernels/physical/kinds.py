@@ -202,9 +202,8 @@ def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator 
     spread = np.full(len(work), table.spread if seen else table.spread_unseen)
     if device is None or device.vendor in ("NVIDIA", ""):
         return spread
-    # Marlin is of NVIDIA GPUs.  Elsewhere Triton turns weights of 4 bits into 16 within the product: on MI300X a call
-    # for one token took 82 us (ROCm/triton, issue 970), eleven times what its bytes need
-    elsewhere = work.family == FAMILIES.index("marlin")
+    # Marlin is of NVIDIA GPUs, and of kernels that make 16 bits of 4 elsewhere a single call is known
+    elsewhere = (work.family == FAMILIES.index("marlin")) | (work.family == FAMILIES.index("upcast"))
     return np.where(elsewhere, np.hypot(spread, ASSUMED_SPREAD), spread)
 
 

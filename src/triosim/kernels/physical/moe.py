@@ -20,12 +20,18 @@ being proportional to the bytes of an element.  Families and their tiles (SGLang
 * ``marlin``: as many rows as hold the mean load (8, 16, 32, 48 or 64) x 128, by the matrix instructions of Ampere,
   whose rate no later device raised: 2,048 operations a clock and multiprocessor at 16 bits (NVIDIA A100 whitepaper).
 * ``cutedsl``: 128 x 128, over buffers that have as many rows for each expert as the fullest one has pairs.
+* ``upcast``: as many rows as hold the mean load (32 or 64; 128 from 512 on) x 256, sums of 128 elements at a time,
+  split where blocks are fewer than multiprocessors; lengths are padded to 128 elements.  Every block turns the weights
+  of its columns into 16 bits, all of its rows sharing them, which takes longer than reading or multiplying them:
+  ``convert = elements / (waves WAVE_RATE clock multiprocessors at work)``, another term of norm4.  The rest is
+  ``triton``'s.
 
 Tuned tiles, which the stacks have for some shapes on some devices, are not known here; they are up to twice as fast.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -35,7 +41,7 @@ from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical._tables import FamilyConstants, device_of, load
+from triosim.kernels.physical._tables import Device, FamilyConstants, device_of, load
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
@@ -44,6 +50,16 @@ AMPERE = 2048.0
 """Operations of an SM's matrix instructions per clock at 16 bits, before those of Hopper and Blackwell."""
 ALIGNED = 16
 """Elements that a row's length must be a multiple of for wide loads."""
+UPCAST_ROWS, UPCAST_COLUMNS, UPCAST_STEP, UPCAST_PADDING = (32.0, 64.0, 128.0), 256.0, 128.0, 128.0
+"""Tiles of ``make_default_opt_flags_amd`` (triton_kernels, ``matmul_ogs_details/opt_flags.py``) for weights with scales
+on CDNA3, and what vLLM pads their lengths to (``get_padding_alignment`` of its ``mxfp4_utils.py``)."""
+MANY, FEW_PAIRS = 512.0, 16.0
+"""Rows of an expert from which on tiles have 128 rows, and pairs up to which a block has few waves (ibid.)."""
+WAVE_RATE = 0.76
+"""Elements that a wave turns into 16 bits in a clock: of one token, 4 x 3072 x 6144 elements took 82.3 us on an MI300X
+under Triton 3.6 (ROCm/triton, issue 970), in 288 blocks of 2 waves, each on a multiprocessor of its own."""
+FEW_WAVES, MOST_WAVES = 2.0, 8.0
+"""Of a block with few pairs, and of others; no more help a multiprocessor, whose four vector units have two each."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +143,17 @@ def tiles(work: ExpertCalls) -> Tiles:
     step = np.where(small, 64.0, np.where(narrow, 128.0, 32.0))
     mean = work.arriving() * work.topk / work.local() / 0.9
     marlin = MARLIN_ROWS[np.minimum(np.searchsorted(MARLIN_ROWS, mean), len(MARLIN_ROWS) - 1)]
-    is_marlin, is_cute = _is(work, "marlin"), _is(work, "cutedsl")
+    is_marlin, is_cute, is_upcast = _is(work, "marlin"), _is(work, "cutedsl"), _is(work, "upcast")
+    if is_upcast.any():
+        load = work.pairs() * work.share() / work.local()
+        least, most, whole = UPCAST_ROWS
+        upcast = np.where(load >= MANY, whole, np.where(load > least, most, least))
+        rows, columns = np.where(is_upcast, upcast, rows), np.where(is_upcast, UPCAST_COLUMNS, columns)
+        step = np.where(is_upcast, UPCAST_STEP, step)
     return Tiles(
         np.where(is_marlin, marlin, np.where(is_cute, 128.0, rows)), np.where(is_marlin | is_cute, 128.0, columns),
-        np.where(is_marlin, 64.0, np.where(is_cute, 128.0, step)), ~small & ~narrow & ~is_marlin & ~is_cute,
+        np.where(is_marlin, 64.0, np.where(is_cute, 128.0, step)),
+        ~small & ~narrow & ~is_marlin & ~is_cute & ~is_upcast,
     )  # fmt: skip
 
 
@@ -146,7 +169,14 @@ def padded(work: ExpertCalls, rows: NDArray) -> NDArray[np.float64]:
 def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> KernelPredictions:
     """Seconds of calls of one family (see the module's docstring)."""
     d = device_of(device)
-    tile, marlin, cute = tiles(work), _is(work, "marlin"), _is(work, "cutedsl")
+    marlin, cute, upcast = _is(work, "marlin"), _is(work, "cutedsl"), _is(work, "upcast")
+    if upcast.any():
+        hidden, inner = (
+            np.where(upcast, np.ceil(length / UPCAST_PADDING) * UPCAST_PADDING, length)
+            for length in (work.hidden, work.inner)
+        )
+        work = replace(work, hidden=hidden, inner=inner)
+    tile = tiles(work)
     peak = arithmetic(device).flops[work.dtype]
     peak = np.where(marlin, np.minimum(peak, AMPERE * d.clock * d.units), peak)
     sustained = d.sustained(peak, c.efficiency, c.joule_per_flop * work.token_bytes / 2)
@@ -171,7 +201,8 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
         compute = factor * (flop / sustained + (height + passed) * across * c.prologue_s / d.units)
         fed = length * across * (height * tile.columns * work.weight_bytes + pairs * work.token_bytes)
         feed = fed / (c.feed_rate * d.clock * d.units)
-        busy = (compute**4 + feed**4) ** 0.25 + length * c.serial_cycles / d.clock
+        convert = np.where(upcast, _converted(work, d, height * across, length), 0.0)
+        busy = (compute**4 + feed**4 + convert**4) ** 0.25 + length * c.serial_cycles / d.clock
         return busy, factor * matrices * matrix * slow + 2 * (read + moved * columns) * through
 
     first = product(into * work.inner, work.hidden, into, work.tokens * work.hidden, 1.0)
@@ -186,6 +217,15 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
     limit = np.where(busy > memory + tokens, Limit.COMPUTE, Limit.MEMORY)
     limit = np.where(launch > np.maximum(busy, memory + tokens), Limit.LAUNCH, limit)
     return KernelPredictions(launch + body + tokens, limit.astype(np.int8))
+
+
+def _converted(work: ExpertCalls, d: Device, blocks: NDArray, length: NDArray) -> NDArray[np.float64]:
+    """Seconds in which blocks turn weights into 16 bits, each of its columns along the sum."""
+    elements = blocks * UPCAST_COLUMNS * np.ceil(length / UPCAST_STEP) * UPCAST_STEP
+    split = blocks * np.maximum(np.floor(d.units / np.maximum(blocks, 1.0)), 1.0)
+    waves = np.where(work.pairs() <= FEW_PAIRS, FEW_WAVES, MOST_WAVES) * np.maximum(split / d.units, 1.0)
+    rate = WAVE_RATE * np.minimum(waves, MOST_WAVES)
+    return np.asarray(elements / (rate * d.clock * np.minimum(split, d.units)), np.float64)
 
 
 def _is(work: ExpertCalls, family: str) -> NDArray[np.bool_]:

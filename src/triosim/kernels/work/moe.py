@@ -15,9 +15,10 @@ from triosim.operators import ExpertsWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
-FAMILIES = ("triton", "marlin", "cutedsl")
+FAMILIES = ("triton", "marlin", "cutedsl", "upcast")
 """Kernel families.  ``triton``: SGLang's and vLLM's fused kernels; ``marlin``: weights of 4 bits under 16-bit
-arithmetic; ``cutedsl``: FlashInfer's kernels for 4-bit floats (Blackwell)."""
+arithmetic; ``cutedsl``: FlashInfer's kernels for 4-bit floats (Blackwell); ``upcast``: Triton's ``matmul_ogs`` on AMD
+GPUs that know no 4-bit floats, whose vector units make 16 bits of them."""
 
 QUANTILES = 16
 """Experts of a skewed distribution stand for as many classes of load."""

@@ -23,6 +23,7 @@ class FasterTransformer(Policy):
 
     max_running: int = 128
 
+    speculates: ClassVar[bool] = False
     receives: ClassVar[bool] = False
     vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
 

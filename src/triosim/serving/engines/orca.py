@@ -21,6 +21,7 @@ class Orca(Policy):
 
     max_running: int = 128
 
+    speculates: ClassVar[bool] = False
     steady: ClassVar[bool] = True
 
     def schedule(self) -> Batch:

@@ -1,25 +1,22 @@
-"""SGLang: prompts go before decodes and are not mixed with them; admission keeps room for part of what is to come.
-
-After its public documentation (``schedule-conservativeness``, ``chunked-prefill-size``) and the defaults there.
-"""
+"""SGLang (its documentation): prompts before decodes, never mixed; admission keeps room for part of what is to come."""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from triosim.core.dataclass import dataclass
+from triosim.core.options import AtLeast, AtMost
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request
+from triosim.serving.step_times import SGLANG, StepHost
 
 LEAST, DECAY_STEPS = 0.14, 600
 """Of the first share, the least that it decays to, and decode steps in which it does."""
-RETRACT_STEPS = 20
-"""Decode steps that must have room after requests were retracted."""
-MOST_TO_COME = 4096
-"""Output tokens of a request that admission reckons with at most."""
+RETRACT_STEPS, MOST_TO_COME = 20, 4096
+"""Decode steps that must have room after a retraction, output tokens of a request that admission reckons with."""
 
 
 @registered
@@ -39,12 +36,15 @@ class SgLang(Policy):
     max_running: int = 2048
     max_tokens: int | None = 8192
     block_tokens: int = 1
-    share: float = 0.7
+    share: Annotated[float, AtLeast(0), AtMost(1)] = 0.7
     ratio: float = field(init=False, repr=False, default=0.0)
 
     finds_prefixes: ClassVar[bool] = True
     radix: ClassVar[bool] = True
     static: ClassVar[bool] = True
+    joins_shared: ClassVar[bool] = True
+    all_reduce: ClassVar[str] = "custom"
+    step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
@@ -74,9 +74,8 @@ class SgLang(Policy):
             free -= request.known - found + min(request.remaining, MOST_TO_COME)
             if (free < 0 and self.running) or not self.cache.start(request, request.known):
                 break
-            self.admit()
             tokens = min(request.lacks, left)
-            step.append((request, tokens))
+            step.append((self.admit(), tokens))
             left -= tokens
         return step
 

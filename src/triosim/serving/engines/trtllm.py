@@ -1,7 +1,4 @@
-"""TensorRT-LLM's in-flight batching: requests that run go on, whole prompts join while tokens and blocks last.
-
-After its public documentation (batch manager, capacity scheduler and micro-batch scheduler).
-"""
+"""TensorRT-LLM's in-flight batching (its documentation): whole prompts join others while tokens and blocks last."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request
+from triosim.serving.step_times import TRTLLM, StepHost
 
 CAPACITY = ("no-evict", "max-utilisation")
 
@@ -41,6 +39,8 @@ class TrtLlm(Policy):
     vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
+    all_reduce: ClassVar[str] = "trtllm"
+    step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
     fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})
 

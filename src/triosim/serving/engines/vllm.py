@@ -3,28 +3,26 @@
 Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14:
 * tokens and requests of a step, and what a large device is: ``EngineArgs.get_batch_defaults`` of
   ``vllm/engine/arg_utils.py`` (``UsageContext.OPENAI_API_SERVER``; the A100 is none since pull request 17885);
-* the order of requests: ``SchedulerConfig.policy`` (``"fcfs"``) of ``vllm/config/scheduler.py``;
-* scheduling ahead: on by default since 0.14.0 (pull request 27614), off before;
+* ``SchedulerConfig`` of ``vllm/config/scheduler.py``: ``policy`` ``"fcfs"``, ``disable_hybrid_kv_cache_manager`` off;
+* scheduling ahead: on by default since 0.14.0 (pull request 27614), off before; the model runner that leaves no gap
+  between steps: version 2, for dense models the default since 0.25.0 (pull request 44443), else version 1;
 * blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
-  ``enable_prefix_caching``, on since version 1);
-* layers with a window: ``disable_hybrid_kv_cache_manager`` of ``vllm/config/scheduler.py``, off.
+  ``enable_prefix_caching``, on since version 1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
-from triosim.serving.step_times import StepHost
+from triosim.serving.step_times import NO_HOST, VLLM_AHEAD, VLLM_WAITING, StepHost
 
 LARGE = 70 * 2**30
 """Bytes of memory from which on its server takes a device for a large one (``get_batch_defaults``)."""
-SEQUENCE_S = 37e-6
-"""Seconds of the host for a sequence in a step, while the device waits: Qwen3-32B under version 0.12 on 2 to 8 H100."""
 
 
 @registered
@@ -40,6 +38,7 @@ class Vllm(Policy):
         max_tokens: tokens of a step (``max_num_batched_tokens``); 2,048, on large devices 8,192.
         priority: whether requests with the lowest priority go first (``scheduling_policy``).
         async_scheduling: whether a step is scheduled while the one before runs; else the device waits for the host.
+        model_runner: version of what runs the steps, 1 or 2.
     """
 
     max_running: int = 256
@@ -47,10 +46,11 @@ class Vllm(Policy):
     priority: bool = False
     hybrid_kv_cache: bool = True
     async_scheduling: bool = True
-
+    model_runner: Literal[1, 2] = 1
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
+    all_reduce: ClassVar[str] = "custom"
     keeps_states: ClassVar[str] = "blocks"
     fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
 
@@ -60,13 +60,13 @@ class Vllm(Policy):
         self.by_priority = self.priority
 
     def host(self) -> StepHost:
-        """Nothing that is not hidden, where steps are scheduled ahead."""
-        return StepHost() if self.async_scheduling else StepHost(0.0, SEQUENCE_S, hidden=False)
+        """All is hidden where steps are scheduled ahead, but for a gap that the first model runner leaves."""
+        ahead = VLLM_AHEAD if self.model_runner == 1 else NO_HOST
+        return ahead if self.async_scheduling else VLLM_WAITING
 
     def defaults_on(self, device: str, memory_bytes: float) -> Mapping[str, int]:
         """Larger steps on devices of 70 GiB or more, but for the A100, as its server has them."""
-        large = memory_bytes >= LARGE and "A100" not in device
-        return {"max_running": 1024, "max_tokens": 8192} if large else {}
+        return {"max_running": 1024, "max_tokens": 8192} if memory_bytes >= LARGE and "A100" not in device else {}
 
     def schedule(self) -> Batch:
         """The running in order of arrival; then, if nobody had to give way, the waiting."""

@@ -27,6 +27,7 @@ class Vllm2023(Policy):
     max_tokens: int | None = 4096
     watermark: float = 0.01
 
+    speculates: ClassVar[bool] = False
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
 
