@@ -23,7 +23,7 @@ from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
 from triosim.sources.models._attention import ATTENTIONS
-from triosim.sources.models._decoder import Decoder, with_layers
+from triosim.sources.models._decoder import CHUNKED, LAYER_TYPES, LINEAR, SLIDING, Decoder, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._lora import checked
@@ -375,7 +375,7 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
     from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 
     linear = [isinstance(family.attention(layer), (Mamba2Mixer, GatedDeltaNet)) for layer in range(family.depth)]
-    known = (*LAYER_TYPES, LINEAR) if any(linear) else LAYER_TYPES
+    known = LAYER_TYPES if any(linear) else LAYER_TYPES[:-1]
     for layer, kind in enumerate(layer_types):
         if kind not in known:
             raise InputError(f"{where}: layer_types[{layer}] {quoted(kind)} is not supported, only {', '.join(known)}")
@@ -392,11 +392,6 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
                 f"{where}: layer_types[{layer}] is {quoted(kind)}, but in this family that layer sees {seen}: only the "
                 "usual order of layers is supported"
             )
-
-
-SLIDING, CHUNKED, LINEAR = "sliding_attention", "chunked_attention", "linear_attention"
-LAYER_TYPES = ("full_attention", SLIDING, CHUNKED)
-"""What Hugging Face calls the attention of a layer; chunks of Llama 4 are as long as its usual sequences."""
 
 
 def parameters(family: str, configuration: Mapping[str, Any]) -> int:
@@ -508,7 +503,7 @@ def _configure(name: str, table: Mapping[str, Any], where: str) -> Family:
             raise InputError(f"{where}: {unknown(f'{name} key', key, fields)}")
         if problem := _wrong_type(str(fields[key].type), value, default=fields[key].default):
             raise InputError(f"{where}: {key} must be {problem}, not {quoted(value)}")
-        if isinstance(value, (list, tuple)) and fields[key].type != "Sizes":  # layers of each stage
+        if isinstance(value, (list, tuple)) and fields[key].type not in _LISTS:  # layers of each stage
             check_memory(WEIGHT_BYTES * sum(value), f"{where}: {sum(value)} layers of {key}", "use fewer layers")
     missing = [k for k, f in fields.items() if f.default is dataclasses.MISSING and k not in table]
     if missing:
@@ -535,9 +530,20 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     if kind == "Share":
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
         return "" if ok else "a number above 0 and at most 1"
+    if kind == "Count":
+        return "" if type(value) is int and value >= 0 else "a whole number of at least 0"
+    if kind == "Kinds":
+        ok = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+        return "" if ok else "a list of names"
+    if kind == "Blocks":
+        ok = isinstance(value, (list, tuple)) and all(type(v) is int and v >= 0 for v in value)
+        return "" if ok else "a list of whole numbers of at least 0"
     ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
     return "" if ok else "a list of whole numbers of at least 1"
 
+
+_LISTS = ("Sizes", "Blocks", "Kinds")
+"""Types of fields whose lists do not count layers."""
 
 _OWN = ("model_type", "_class_name", "_diffusers_version", "layer_types")
 

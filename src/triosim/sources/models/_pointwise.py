@@ -52,13 +52,13 @@ class PointwiseLayers(AutocastLayers):
         return y
 
     def scaled_by(self, x: Tensor, weight: Tensor) -> Tensor:
-        """``x`` [..., width] times a parameter [width]."""
+        """``x`` [..., heads, width] times a parameter [width], or [heads, width]."""
         y = self.tensor(x.shape, wider(x, weight), needs_grad=x.needs_grad)
         row = self.operator("aten::mul", ("self", "other"), (weight, x), (y,))
 
         def rule(g: Tensor) -> None:
             dx, parts = self.to(self.mul(g, weight), x.dtype), self.mul(g, x)
-            ones = (1,) * (len(x.shape) - 1)
+            ones = (1,) * (len(x.shape) - len(weight.shape))
             dw = self.tensor((*ones, *weight.shape), parts.dtype)
             self.operator("aten::sum", ("self",), (parts,), (dw,), {"dim": list(range(len(ones))), "keepdim": True})
             self.give(weight, self.view(dw, weight.shape))
