@@ -6,12 +6,14 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 import triosim
 from tests.transform.test_blockwise import arranged, hidden, products
 from triosim.core.errors import PlanError
 from triosim.prediction.result import Result
+from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Trace
 
 
@@ -21,7 +23,9 @@ def step() -> Trace:
 
 
 def simulated(step: Trace, nodes: int = 1, **plan: Any) -> Result:
-    return triosim.simulate(step, triosim.system("dgx-h100", nodes=nodes), triosim.Plan(optimizer="muon", **plan))
+    return triosim.simulate(
+        step, triosim.system("dgx-h100", nodes=nodes), triosim.Plan(optimizer="muon", idle_ok=True, **plan)
+    )
 
 
 def sent(result: Result, kind: str) -> Counter[int]:
@@ -50,12 +54,12 @@ def test_each_rank_multiplies_its_share(step: Trace) -> None:
     made = arranged(step, optimizer="muon", dp=8, zero=3)
     flop = made.step.trace.operators.flop
     slices = simulated(step, dp=8, zero=3).timeline.slices
-    ran = slices.operator[(slices.rank == 0) & (slices.operator >= 0)].tolist()
+    ran = slices.operator[(slices.rank == 0) & (slices.op == Op.COMPUTE)].tolist()
     within = {row for update in made.step.updates for row in update.rows[1]}
     assert len(made.step.updates) == len(hidden(step)) == 48
     of_eight = Counter(map(tuple, hidden(step)))
     most = sum(-(-count // 8) * _flop(*sorted(shape)) for shape, count in of_eight.items())
-    assert sum(int(flop[row]) for row in ran if row in within) == pytest.approx(most, rel=3e-3)
+    assert sum(np.nan_to_num(flop[row]) for row in ran if row in within) == pytest.approx(most, rel=3e-3)
 
 
 def _flop(n: int, m: int) -> int:
@@ -78,15 +82,28 @@ def test_states_are_divided(step: Trace) -> None:
     assert kept / whole == pytest.approx(1 / 8, rel=1e-3)
 
 
+def test_shapes_between_exchanges(step: Trace) -> None:
+    """Element by element on a rank's rows, products of whole matrices."""
+    trace = arranged(step, optimizer="muon", dp=8, zero=3).step.trace
+    shapes, operators = trace.values.shape.lists(), trace.operators
+    for update in arranged(step, optimizer="muon", dp=8, zero=3).step.updates:
+        whole = shapes[update.parameter]
+        part = [whole[0] // 8, whole[1]]
+        before, within, after = update.rows
+        assert {tuple(shapes[v]) for row in before for v in operators.outputs[row].tolist()} == {tuple(part)}
+        assert {tuple(shapes[v]) for row in after for v in operators.inputs[row].tolist()} == {tuple(part)}
+        assert sorted(shapes[operators.outputs[within[-1]][0]]) == sorted(whole)
+
+
 def test_stages_bring_together_their_own(step: Trace) -> None:
     """Half of the blocks are on each of two stages: six matrices of a shape among four ranks."""
-    result = simulated(step, dp=4, pp=2, micro_batches=2, zero=2, stages="even")
+    result = simulated(step, dp=4, pp=2, micro_batches=2, zero=2, stages=("transformer.h.6",))
     half = hidden(step)[: len(hidden(step)) // 2]
     assert sent(result, "all_to_all") == exchanged(half, 4) + exchanged(half, 4)
 
 
 def test_groups_of_replicas_do_so_within(step: Trace) -> None:
-    result = simulated(step, 2, dp=16, parallelism=("hsdp",), parallelism_options={"hsdp": 8})
+    result = simulated(step, 2, dp=16, zero=3, parallelism=("hsdp",), parallelism_options={"dp-replicate": 2})
     rows = [row for row in result.collectives if row.kind == "all_to_all"]
     assert {row.group_size for row in rows} == {8}
     assert sent(result, "all_to_all") == exchanged(hidden(step), 8)

@@ -200,9 +200,9 @@ def shard_optimizer(
     inside = touched & ~elsewhere & own
     if updates:
         rows = [row for one in updates for rows in one.rows for row in rows]
-        ready = np.isin(np.arange(count), operators.outputs.values[np.isin(operators.outputs.rows(), rows)])
-        ready |= np.isin(values.storage, values.storage[ready])
-        inside &= ~(ready & (values.category == Category.TEMPORARY))
+        for table in (operators.inputs, operators.outputs):
+            ready = table.values[np.isin(table.rows(), rows)]
+            inside[ready[values.category[ready] == Category.TEMPORARY]] = False
     kept = np.where(inside[values.shape.rows()], shapes.values, values.shape.values)
     number = np.arange(count)
     number[viewed] = count + np.arange(len(viewed))

@@ -8,6 +8,7 @@ file in :mod:`triosim.sources.models`; the sizes of named models are in ``preset
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 from triosim.core import guarded
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.errors import LONGEST_VALUE, InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
@@ -566,9 +567,11 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
         table = {**text, **{key: table[key] for key in ("tie_word_embeddings",) if key in table}}
         kind = of_text
     if not isinstance(kind, str) or kind not in families:
+        near = difflib.get_close_matches(str(kind)[:LONGEST_VALUE], families, 3, 0.6)
+        hint = f" (the nearest: {', '.join(near)})" if near else f", only {', '.join(sorted(families, key=str.lower))}"
         raise InputError(
-            f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}; "
-            "any PyTorch model can be recorded without its hardware or its weights: triosim trace record --fake"
+            f"{where}: no family reads model_type {quoted(kind)}{hint}; any PyTorch model can be recorded without its "
+            "hardware or its weights: triosim trace record --fake"
         )
     cls = MODELS.get(families[kind])
     table = cls.reworded(table)

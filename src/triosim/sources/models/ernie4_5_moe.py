@@ -38,7 +38,16 @@ class ERNIE45MoE(LlamaLike):
         return Layout("Ernie4_5_Moe", last_bias=self.use_bias)
 
     def problem(self) -> str:
-        return super().problem() or self._router.problem()
+        tied = self.use_bias and self.tie_word_embeddings
+        return (
+            super().problem()
+            or self._router.problem()
+            or (
+                "use_bias gives the head a bias, which is not supported where tie_word_embeddings ties it"
+                if tied
+                else ""
+            )
+        )
 
     @property
     def _router(self) -> ExpertRouter:
