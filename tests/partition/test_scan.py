@@ -165,7 +165,9 @@ def test_heads_that_do_not_divide_are_told():
 
 def test_a_norm_of_heads_of_several_ranks_is_told():
     """mamba_ssm norms within the scan, Megatron-Core behind it, where tokens are divided again."""
-    with pytest.raises(PlanError, match="norms the heads of each of 4 groups, which cp 8 ranks have parts of: give --st"):
+    with pytest.raises(
+        PlanError, match="norms the heads of each of 4 groups, which cp 8 ranks have parts of: give --st"
+    ):
         shared("nemotron-h-8b", 8, configuration={"n_groups": 4})
     assert sent(shared("nemotron-h-8b", 8, fused=True, configuration={"n_groups": 4}))
 

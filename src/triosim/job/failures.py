@@ -96,10 +96,11 @@ def run(
     if reach > failures.mtbf_s * math.log(MOST_FAILURES):
         raise InputError(nowhere)
     times = stretch(interval_s, checkpoint, again, failures.mtbf_s)
-    if times * work_s > MOST_FAILURES * failures.mtbf_s:
+    expected = times * work_s / failures.mtbf_s
+    if expected > MOST_FAILURES:
         raise InputError(
-            f"the job fails every {format_time(failures.mtbf_s)}, {times * work_s / failures.mtbf_s:,.0f} times before it "
-            f"is done, and takes {times:,.1f} times as long as it works: look for a wrong number"
+            f"the job fails every {format_time(failures.mtbf_s)}, {expected:,.0f} times before it is done, and takes "
+            f"{times:,.1f} times as long as it works: look for a wrong number"
         )
 
     total, down, waiting = np.zeros(runs), np.full(runs, float(start_s)), np.zeros(runs)

@@ -135,8 +135,9 @@ class _Exchange:
         groups = grouped_channels(call).get("zxbcdt", (0, 0))[1]
         if call.find("rmsnorm_weight") >= 0 and groups % self.size:
             raise PlanError(
-                f"context: {call.full_name or call.name} norms the heads of each of {groups} groups, which cp {self.size} "
-                "ranks have parts of: give --stack megatron-core, which norms behind the scan, or a cp that divides them"
+                f"context: {call.full_name or call.name} norms the heads of each of {groups} groups, which cp "
+                f"{self.size} ranks have parts of: give --stack megatron-core, which norms behind the scan, or a cp "
+                "that divides them"
             )
 
     def _received(self, value: int, row: int, shared: tuple[int, int]) -> int:

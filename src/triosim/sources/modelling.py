@@ -176,6 +176,7 @@ class StepSpec:
     norms: str = "one"
     fused_loss: bool | None = None
     fused_gate: bool | None = None
+    stored_gate: str = ""
     added_biases: bool = False
     copied_heads: bool = False
     vocabulary_multiple: int = 1
@@ -226,6 +227,7 @@ def model(
     norms: str = "one",
     fused_loss: bool | None = None,
     fused_gate: bool | None = None,
+    stored_gate: str = "",
     added_biases: bool = False,
     copied_heads: bool = False,
     vocabulary_multiple: int = 1,
@@ -267,6 +269,7 @@ def model(
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
+        stored_gate: type in which that keeps what it read for its backward, as ``float8_e4m3fn``; ``""`` for its own.
         added_biases: biases of linear layers are added by kernels of their own, not by the products.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
@@ -284,6 +287,7 @@ def model(
         batch_size=batch_size, sequence_length=sequence_length, image_size=image_size, precision=precision,
         training=training, optimizer=optimizer, fused=fused, fused_optimizer=fused_optimizer, attention=attention,
         fused_softmax=fused_softmax, norms=norms, fused_loss=fused_loss, fused_gate=fused_gate,
+        stored_gate=stored_gate,
         added_biases=added_biases, copied_heads=copied_heads, vocabulary_multiple=vocabulary_multiple, lora=lora,
         adapters=adapters, scored=scored, value_head=value_head,
     )  # fmt: skip
@@ -449,7 +453,7 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
         net = Net(
             family.weights(), precision, training, spec.fused, spec.attention, spec.fused_softmax, low_rank, narrow,
             spec.adapters, spec.norms, spec.fused_loss, spec.fused_gate, spec.added_biases, spec.copied_heads,
-            autocast,
+            autocast, spec.stored_gate,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)
@@ -543,6 +547,22 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     return "" if ok else "a list of whole numbers of at least 1"
 
 
+LACKING = {
+    "jamba mamba falcon_mamba": "the selective scan of Mamba-1 (Mamba-2's and gated DeltaNet's are there)",
+    "zamba zamba2": "blocks that share one attention, beside the scan of Mamba",
+    "minimax minimax_m1 minimax_text_01": "lightning attention, a linear attention with decays by head",
+    "kimi_linear": "Kimi Delta Attention, a delta rule with decays by channel",
+    "deepseek_v32 glm_moe_dsa": "sparse attention to tokens that an indexer chooses",
+    "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
+    "gemma4 gemma4_text": "embeddings of each layer, and keys that layers share",
+    "lfm2 lfm2_moe": "gated short convolutions in place of attention",
+    "apertus": "xIELU, an activation with two parameters",
+    "modernbert": "an encoder of unpadded tokens with windows",
+    "longcat_flash": "experts that do nothing, and two attentions in a block",
+    "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",
+}  # fmt: skip
+"""Model types of published models that no family reads, and what would have to be stated for them."""
+
 _LISTS = ("Sizes", "Blocks", "Kinds")
 """Types of fields whose lists do not count layers."""
 
@@ -569,6 +589,8 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
     if not isinstance(kind, str) or kind not in families:
         near = difflib.get_close_matches(str(kind)[:LONGEST_VALUE], families, 3, 0.6)
         hint = f" (the nearest: {', '.join(near)})" if near else f", only {', '.join(sorted(families, key=str.lower))}"
+        lacks = next((what for kinds, what in LACKING.items() if kind in kinds.split()), "")
+        hint = f": what it lacks is {lacks}" if lacks else hint
         raise InputError(
             f"{where}: no family reads model_type {quoted(kind)}{hint}; any PyTorch model can be recorded without its "
             "hardware or its weights: triosim trace record --fake"

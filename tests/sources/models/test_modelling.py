@@ -11,7 +11,7 @@ from tests.command import run
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
 from triosim.operators import kind
-from triosim.sources.modelling import configured, from_file, model
+from triosim.sources.modelling import LACKING, MODELS, configured, from_file, model
 from triosim.trace.tables import Category, Phase
 
 TINY = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 50}
@@ -212,8 +212,16 @@ def test_a_file_of_hugging_face(tmp_path):
     of_attention = [json.loads(args) for args in windowed.operators.args if "is_causal" in args]
     assert {args.get("window_size_left") for args in of_attention} == {4095}
     path.write_text(json.dumps({**config, "model_type": "mamba"}))
-    with pytest.raises(InputError, match=r"no family reads model_type 'mamba' \(the nearest: mamba2[,)].*--fake"):
+    with pytest.raises(InputError, match=r"'mamba': what it lacks is the selective scan of Mamba-1.*; any .*--fake"):
         from_file(path)
+    path.write_text(json.dumps({**config, "model_type": "olmo4"}))
+    with pytest.raises(InputError, match=r"no family reads model_type 'olmo4' \(the nearest: olmo3, olmo2, olmo\)"):
+        from_file(path)
+
+
+def test_what_is_said_to_lack_something_is_read_by_no_family():
+    read = {kind for name in MODELS.names() for kind in MODELS.get(name).model_types}
+    assert not read & {kind for kinds in LACKING for kind in kinds.split()}
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ class Adafactor(OptimizerRule):
 
     A tensor of ``[..., m, n]`` keeps ``[..., m, 1]`` and ``[..., 1, n]``, a vector as much as itself; 16-bit gradients
     are cast one at a time.  That the host reads two norms of each tensor, and so waits for the device, is left out.
-    Ranks that have parts of the tensors (ZeRO 2 and 3) all-reduce what is a sum over what they divide, as GSPMD does with
-    the same lines in JAX; the class of PyTorch 2.13 does not run on the parts that ``fully_shard`` leaves.
+    Ranks that have parts of the tensors (ZeRO 2 and 3) all-reduce what is a sum over what they divide, as GSPMD does
+    with the same lines in JAX; the class of PyTorch 2.13 does not run on the parts that ``fully_shard`` leaves.
     """
 
     def states(self, name: str, shape: Shape) -> Mapping[str, State]:
