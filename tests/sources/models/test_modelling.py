@@ -215,7 +215,7 @@ def test_a_file_of_hugging_face(tmp_path):
     with pytest.raises(InputError, match=r"'mamba': what it lacks is the selective scan of Mamba-1.*; any .*--fake"):
         from_file(path)
     path.write_text(json.dumps({**config, "model_type": "olmo4"}))
-    with pytest.raises(InputError, match=r"no family reads model_type 'olmo4' \(the nearest: olmo3, olmo2, olmo\)"):
+    with pytest.raises(InputError, match=r"no family reads model_type 'olmo4' \(the nearest: .*olmo3"):
         from_file(path)
 
 
