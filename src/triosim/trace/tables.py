@@ -384,9 +384,10 @@ class Trace:
         values = self.values
         kept = _first_of_storage(values) & np.isin(values.category, (Category.WEIGHT, Category.OPTIMIZER_STATE))
         gradients = values.of[(values.category == Category.GRADIENT) & (values.of >= 0)]
-        changed = np.union1d(values.storage[gradients], values.storage[values.version > 0])
-        of_training = kept & ((values.category != Category.WEIGHT) | np.isin(values.storage, changed))
-        kept = of_training if len(gradients) else kept
+        if len(gradients):
+            changed = np.zeros(int(values.storage.max()) + 1, bool)
+            changed[values.storage[gradients]] = changed[values.storage[values.version > 0]] = True
+            kept &= (values.category != Category.WEIGHT) | changed[values.storage]
         return int(values.storage_bytes()[values.storage[kept]].sum())
 
     def writers(self) -> list[list[int]]:
