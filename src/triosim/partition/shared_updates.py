@@ -45,6 +45,8 @@ def shared_updates(
     """
     values, updates = trace.values, UpdatesOfOne[_ShardReplay](trace, text)
     known, storage = values.shape.lists(), values.storage.copy()
+    temporary = values.category == Category.TEMPORARY
+    own_storage = np.where(temporary, values.storage, -1).tolist()
     shapes, found = dict[int, Shape](), list[SharedUpdate]()
     for weight in updates.parameters:
         count, at = int(shards[weight]), int(dim[weight])
@@ -56,7 +58,7 @@ def shared_updates(
         def made(
             trace: Trace, rows: Sequence[int], whole: Shape = whole, at: int = at, count: int = count
         ) -> _ShardReplay:
-            return _ShardReplay(trace, rows, whole, at, count)
+            return _ShardReplay(trace, rows, whole, at, count, own_storage)
 
         replay = updates.replay(weight, part, made)
         if not replay.exchanges:
@@ -72,7 +74,6 @@ def shared_updates(
         shapes.update(replay.shapes)
         for value, copy in replay.copies.items():
             storage[value] = copy
-    temporary = values.category == Category.TEMPORARY
     own_shapes = [shapes.get(v, shape) if temporary[v] else shape for v, shape in enumerate(known)]
     fresh, first = np.flatnonzero(storage < 0), int(values.storage.max(initial=-1)) + 1
     numbers = {copy: first + at for at, copy in enumerate(dict.fromkeys(storage[fresh].tolist()))}
@@ -89,15 +90,19 @@ class _ShardReplay(UpdateReplay, StepOfParts):
         whole: shape of the parameter.
         dim: the dimension that ranks divide.
         shards: how many they are.
+        storage: of each value that the optimizer makes for itself, -1 for the others.
 
     Attributes:
         exchanges: row after which it is made, kind and bytes of each.
         copies: values that are on another storage behind an exchange -> a number below 0 for that.
     """
 
-    def __init__(self, trace: Trace, rows: Sequence[int], whole: Shape, dim: int, shards: int) -> None:
+    def __init__(
+        self, trace: Trace, rows: Sequence[int], whole: Shape, dim: int, shards: int, storage: Sequence[int]
+    ) -> None:
         super().__init__(trace, rows)
-        self._whole, self._dim, self._shards = whole, dim, shards
+        self._whole, self._dim, self._shards, self._storage = whole, dim, shards, storage
+        self._moved = 0  # all-to-alls so far
         self.exchanges: list[tuple[int, int, int]] = []
         self.copies: dict[int, int] = {}
         self._seen: dict[int, int] = {}  # storage -> exchanges before it was first touched
@@ -132,19 +137,17 @@ class _ShardReplay(UpdateReplay, StepOfParts):
     def _exchange(self, what: int, tensor: LocalTensor, times: int) -> None:
         size = int(np.prod(tensor.shape, dtype=np.int64)) * float(ITEM_BYTES[DTYPE_CODE[tensor.dtype]])
         self.exchanges.append((self.row, what, round(size) * times))
+        self._moved += what == ALL_TO_ALL
 
     def operator(self, name, roles, inputs, outputs, args=None):  # type: ignore[no-untyped-def]
         """See :class:`~triosim.transform.optimizing.StepBuilder`."""
         row = super().operator(name, roles, inputs, outputs, args)
         if row < 0:
             return row
-        now = sum(what == ALL_TO_ALL for _, what, _ in self.exchanges)
-        operators, values = self.trace.operators, self.trace.values
+        operators = self.trace.operators
         for table in (operators.inputs, operators.outputs):
-            for value in table[row].tolist():
-                if values.category[value] != Category.TEMPORARY:
-                    continue
-                storage = int(values.storage[value])
-                if self._seen.setdefault(storage, now) != now:  # sent, and received elsewhere
-                    self.copies[value] = -2 - 4 * storage - now
+            for value in table.lists()[row]:
+                storage = self._storage[value]
+                if storage >= 0 and self._seen.setdefault(storage, self._moved) != self._moved:
+                    self.copies[value] = -2 - 4 * storage - self._moved  # sent, and received elsewhere
         return row

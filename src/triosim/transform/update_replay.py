@@ -127,7 +127,7 @@ class UpdateReplay:
         if row == NONE or operators.name[row] != name:
             raise _OtherOperators
         for table, tensors in ((operators.inputs, inputs), (operators.outputs, outputs)):
-            values = table.values[table.offsets[row] : table.offsets[row + 1]].tolist()
+            values = table.lists()[row]
             if len(values) != len(tensors):
                 raise _OtherOperators
             self.shapes.update((value, tensor.shape) for value, tensor in zip(values, tensors, strict=True))
