@@ -52,8 +52,8 @@ def _histogram(path: Path) -> tuple[float, ...]:
         ) from None
     except ValueError:
         raise PlanError(
-            f"experts: routing {path} is no histogram: give a number for each expert, with spaces or commas between, or "
-            "a list of them"
+            f"experts: routing {path} is no histogram: give a number for each expert, with spaces or commas between, "
+            "or a list of them"
         ) from None
     total = math.fsum(counts)
     if not 0 < total < math.inf or min(counts) < 0:

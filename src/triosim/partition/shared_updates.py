@@ -10,8 +10,9 @@ rows, as Adafactor's means, is all-reduced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +140,10 @@ class _ShardReplay(UpdateReplay, StepOfParts):
         self.exchanges.append((self.row, what, round(size) * times))
         self._moved += what == ALL_TO_ALL
 
-    def operator(self, name, roles, inputs, outputs, args=None):  # type: ignore[no-untyped-def]
+    def operator(
+        self, name: str, roles: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any],
+        args: Mapping[str, Any] | None = None,
+    ) -> int:  # fmt: skip
         """See :class:`~triosim.transform.optimizing.StepBuilder`."""
         row = super().operator(name, roles, inputs, outputs, args)
         if row < 0:

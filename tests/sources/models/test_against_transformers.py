@@ -201,6 +201,18 @@ CASES |= {
         {**LLAMA, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 48, "use_bias": True,
          "tie_word_embeddings": False},
     ),
+    "glm": ("glm", {**LLAMA, "head_dim": 16, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "internlm3": ("internlm3", {**LLAMA, **BIASES, "head_dim": 16, "num_key_value_heads": 2}),
+    "solar_open": (
+        "solar_open",
+        {**LLAMA, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+         "n_shared_experts": 1, "n_group": 4, "topk_group": 2},
+    ),
+    "exaone_moe, listed windows": (
+        "exaone_moe",
+        {**WINDOWED, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 2,
+         "n_group": 4, "topk_group": 2},
+    ),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", {**LLAMA, "num_experts": 8, "moe_topk": 2, "head_dim": 16}),
 }  # fmt: skip
 MAMBA = {
@@ -252,6 +264,9 @@ APART = {
     "cohere2, listed windows",
     "dots1",
     "ernie4_5_moe",
+    "exaone_moe, listed windows",
+    "glm",
+    "solar_open",
     "glm4_moe_lite",
     "gpt_oss, listed windows",
     "hunyuan_v1_moe",
