@@ -28,7 +28,8 @@ CASES = {
     "glm4v_moe": (
         "Glm4vMoe",
         {**TEXT, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
-         "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "rope_parameters": {**TEXT["rope_parameters"], "mrope_section": [1, 1, 2]}},
+         "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+         "rope_parameters": {**TEXT["rope_parameters"], "mrope_section": [1, 1, 2]}},
         {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64},
     ),
     "qwen2_vl": ("Qwen2VL", TEXT, {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2}),
