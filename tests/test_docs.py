@@ -145,7 +145,8 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 OTHERS = {
-    "--clock-control", "--csv", "--cuda-graph-scope", "--format", "--make-vocab-size-divisible-by",
+    "--activation-func-fp8-input-store",
+    "--clock-control", "--csv", "--window-size", "--cuda-graph-scope", "--format", "--make-vocab-size-divisible-by",
     "--moe-pad-expert-input-to-capacity",
     "--muon-tp-mode", "--overlap-param-gather", "--query-gpu", "--stream-interval",
 }  # fmt: skip

@@ -175,6 +175,7 @@ def test_jobs_of_a_file(tmp_path: Path) -> None:
         ("dp = 2", "dp = 8", "job 'one' needs 8 devices, but the jobs before it leave 4"),
         ('name = "two"', 'name = "one"', "two jobs are called 'one'"),
         ('arrives = "1ms"', 'after = "three"', "'three'"),
+        ("iterations = 2", 'after = "two"', "job 'one': after 'two', which stands no earlier: put the job that it"),
         ('arrives = "1ms"', 'arrives = "soon"', "job 'two'"),
         ("devices = 4", "tp = 4", "unknown key 'tp'"),
         ("devices = 4", "devices = ", "jobs.toml"),

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,30 @@ def test_whole_experts_are_said(framework: str, name: str) -> None:
     assert said[1] is not None
     assert said[1][1] == "1"
     assert said[0] is None or said[0][1] == "4"
+
+
+def _sized(family: str, **more: Any) -> ConfiguredJob:
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 100,
+        **more,
+    }  # fmt: skip
+    job = _job(servers=1, blocks=4, dp=8, global_batch_size=8, micro_batches=1)
+    return replace(job, workload="own", sizes=vars(configured(family, sizes)), family=family)
+
+
+def test_megatron_knows_biases_and_windows() -> None:
+    both = configuration("megatron", _sized("llama", attention_bias=True, mlp_bias=True))
+    assert "disable-bias-linear" not in both
+    assert "disable-bias-linear" in configuration("megatron", _sized("llama"))
+    assert "--window-size 4095,0" in configuration("megatron", _sized("mistral", sliding_window=4096))
+    assert "window-size" not in configuration("megatron", _sized("mistral", sliding_window=8192))
+    windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2}
+    for job, said in (
+        (_sized("llama", mlp_bias=True), "biases in one part of a block alone"),
+        (_sized("qwen3", **windows), "windows of 64 tokens in some blocks"),
+    ):
+        with pytest.raises(InputError, match=f"megatron cannot say {said}"):
+            configuration("megatron", job)
 
 
 def test_megatron_knows_the_sizes_of_experts_and_of_groups() -> None:

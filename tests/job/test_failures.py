@@ -86,6 +86,10 @@ def test_the_same_seed_is_the_same_run() -> None:
     ("words", "make"),
     [
         ("gets nowhere", lambda: _run(Failures(1.0, 0, 0), SYNC, work=1e4, runs=1)),
+        (
+            "fails every 450 s, .* times before it is done, and takes .* times as long as it works",
+            lambda: _run(Failures(450, 600, 300), Checkpoint(1, 1, 1 / 115), work=1.5e7, interval=300, runs=1),
+        ),
         ("must be above 0", lambda: Failures(0.0)),
         ("must be at least 0", lambda: Failures(1.0, detect_s=-1)),
         ("more than 0 B/s", lambda: Checkpoint(1, 1, 0.0)),

@@ -82,6 +82,30 @@ def test_a_checkpoint_has_the_experts_of_all_ranks() -> None:
     assert iteration_of(result.to_dict()).state_bytes == result.workload.parameters * (2 + 12)
 
 
+def test_a_checkpoint_leaves_out_what_is_not_trained() -> None:
+    """16 x (inputs + outputs) of seven layers of each block (Hu et al., arXiv:2106.09685), 2 + 12 bytes each."""
+    trace = triosim.model("llama-3.2-1b", sequence_length=128, lora="16")
+    result = triosim.simulate(trace, triosim.system("dgx-a100"), triosim.Plan(zero=3))
+    layers = ((2048, 2048), (2048, 512), (2048, 512), (2048, 2048), (2048, 8192), (2048, 8192), (8192, 2048))
+    assert iteration_of(result.to_dict()).state_bytes == 16 * 16 * sum(map(sum, layers)) * (2 + 12)
+
+
+def test_steps_of_post_training_are_iterations(tmp_path: Path) -> None:
+    """A checkpoint has the policy and the critic, not the reference nor the reward model."""
+    file = tmp_path / "step.json"
+    post = ("--post", "ppo,responses=2", "--rollout", "40s")
+    run("train", "llama-3.2-1b", "--seq-len", "128", "--system", "dgx-a100", *post, "--json", str(file))
+    step = json.loads(file.read_text())
+    found = iteration_of(step)
+    assert found.seconds == step["iteration_time_s"] > 40
+    assert found.state_bytes == sum(m["parameters"] for m in step["models"] if m["trained"]) * (2 + 12)
+    assert (found.tokens, found.samples, found.devices) == (128 * 16, 16, 8)
+    assert "Checkpoint  " in run("job", str(file), "--iterations", "100").stdout
+    del step["models"][0]["state_bytes"]
+    file.write_text(json.dumps(step))
+    assert "damaged result: 'state_bytes' is missing" in run("job", str(file), "--iterations", "9", code=2).stderr
+
+
 def test_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     run("train", "llama-3.2-1b", "--seq-len", "128", "--system", "dgx-a100", "--json", str(file))

@@ -289,6 +289,8 @@ def test_the_fullest_rank_of_a_routing_sets_rows_and_what_is_sent(tmp_path: Path
     assert _flop(given) == pytest.approx(_flop(skewed), rel=1e-3)
     most = [max(size for *_, size in _sent(job)) for job in (even, skewed)]
     assert 0 <= most[1] - 2.4 * most[0] < 1  # whole bytes
+    file.write_text("[300, 300, 100, 100, 50, 50, 50, 50]\n")
+    assert _sent(_job(4, options={"routing": str(file)})) == _sent(skewed)
     zipf = _job(8, options={"routing": "zipf:4"})  # each token takes the most popular one: half of all rows of 8 ranks
     assert max(size for *_, size in _sent(zipf)) == 4 * most[0]
 

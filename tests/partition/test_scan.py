@@ -160,4 +160,22 @@ def test_a_shared_sequence_goes_with_other_products(more):
 
 def test_heads_that_do_not_divide_are_told():
     with pytest.raises(PlanError, match="of a scan that a rank has do not divide by cp 8"):
+        shared("nemotron-h-8b", 8, fused=True, configuration={"n_groups": 4, "mamba_num_heads": 12})
+
+
+def test_a_norm_of_heads_of_several_ranks_is_told():
+    """mamba_ssm norms within the scan, Megatron-Core behind it, where tokens are divided again."""
+    with pytest.raises(
+        PlanError, match="norms the heads of each of 4 groups, which cp 8 ranks have parts of: give --st"
+    ):
         shared("nemotron-h-8b", 8, configuration={"n_groups": 4})
+    assert sent(shared("nemotron-h-8b", 8, fused=True, configuration={"n_groups": 4}))
+
+
+@pytest.mark.parametrize("style", ["ulysses", "ring", "usp"])
+def test_where_no_block_attends_every_style_is_the_same(style):
+    trace = triosim.model("mamba2-130m", sequence_length=256, configuration={"num_hidden_layers": 2}, fused=True)
+    options = [{"cp": 4, "cp_style": one, **({"cp_ulysses": 2} if one == "usp" else {})} for one in (style, "gather")]
+    plans = [triosim.Plan(parallelism=SHARED, parallelism_options=one) for one in options]
+    times = [triosim.simulate(trace, triosim.system("dgx-a100"), plan).iteration_time_s for plan in plans]
+    assert times[0] == times[1]

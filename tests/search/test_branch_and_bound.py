@@ -199,6 +199,21 @@ def test_pruning_changes_nothing_of_what_all_plans_have_in_common(fields: dict[s
     assert known.asked == len(space.candidates())
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_pruning_changes_nothing_where_the_optimizer_multiplies_matrices() -> None:
+    """What each rank updates of them differs from plan to plan, and is outlined with all blocks."""
+    workload, machine = load_workload("gpt2", seq_len=128, training=True), triosim.system("dgx-h100", 1)
+    among = {"tp": (1,), "pp": (2, 4), "micro-batch-size": (2,), "schedule": ("1f1b", "interleaved-1f1b"),
+             "recompute": ("none",), "zero": (1, 3), "sequence-parallel": (False,)}  # fmt: skip
+    space, known = PlanSpace([8], 4 * BATCH, len(blocks(workload)), 128, among=among), _Memory()
+    pruned, whole = (
+        best_plans(workload, {8: machine}, space, Plan(optimizer="muon"), count=2, known=known, prune=prune)
+        for prune in (True, False)
+    )
+    assert pruned.best == whole.best
+    assert known.asked == len(space.candidates()) > 4
+
+
 @pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
 @pytest.mark.parametrize("whole_front", [False, True])
 def test_pruning_changes_nothing(

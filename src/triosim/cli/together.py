@@ -75,9 +75,13 @@ def read(path: Path) -> tuple[Options, list[SharedJob]]:
         raise InputError(f"{path}: give a [[job]] with a workload for each job")
     machine, found = _options(str(path), said, MACHINE), list[Any]()
     names: dict[str, int] = {}
-    for number, table in enumerate(tables):
-        name = str(table.get("name", f"job {number}"))
+    called = [str(table.get("name", f"job {number}")) for number, table in enumerate(tables)]
+    for number, (name, table) in enumerate(zip(called, tables, strict=True)):
         where = f"{path}, job {quoted(name)}"
+        if (after := table.get("after")) in called[number:]:
+            raise InputError(
+                f"{where}: after {quoted(after)}, which stands no earlier: put the job that it follows first"
+            )
         if name in names:
             raise InputError(f"{path}: two jobs are called {quoted(name)}: give each a name of its own")
         found.append(_job(where, name, {k: v for k, v in table.items() if k not in OWN}, table, names, machine))

@@ -27,6 +27,10 @@ def read_result(path: Path, by: str = "train or infer") -> Mapping[str, Any]:
     return check_result(guarded.document(path, "a result that --json wrote"), str(path), by)
 
 
+OF_STEPS = "triosim/posttraining/1"
+"""Of what ``train --post`` writes: a step of several phases."""
+
+
 def check_result(document: Mapping[str, Any], where: str, by: str = "train or infer") -> Mapping[str, Any]:
     """The document, which is a prediction.
 

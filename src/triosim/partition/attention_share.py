@@ -164,7 +164,7 @@ class AttentionShare:
             ],
             bool,
         )
-        if not self.rows or np.any(own & ~undone):
+        if np.any(own & ~undone):
             raise PlanError(
                 f"context: attention of {self.facts.trace.meta.workload or 'the trace'} is several operators, and "
                 f"{self.style} is for one that runs in blocks: give --attention flash2, or cp-style gather"

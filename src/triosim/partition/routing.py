@@ -43,14 +43,17 @@ def routing_of(asked: str) -> float | tuple[float, ...]:
 
 def _histogram(path: Path) -> tuple[float, ...]:
     try:
-        counts = [float(word) for word in path.read_text(encoding="utf-8").replace(",", " ").split()]
+        text = path.read_text(encoding="utf-8").strip()
+        text = text[1:-1] if text.startswith("[") and text.endswith("]") else text  # a list of JSON or of Python
+        counts = [float(word) for word in text.replace(",", " ").split()]
     except OSError:
         raise PlanError(
             f"experts: routing {path} is neither uniform nor zipf:S nor a file that can be read: give one of these"
         ) from None
     except ValueError:
         raise PlanError(
-            f"experts: routing {path} is no histogram: give a number for each expert, with spaces or commas between"
+            f"experts: routing {path} is no histogram: give a number for each expert, with spaces or commas between, "
+            "or a list of them"
         ) from None
     total = math.fsum(counts)
     if not 0 < total < math.inf or min(counts) < 0:

@@ -100,6 +100,7 @@ class _Exchange:
             for value in facts.inputs[row] if row not in inside else ():
                 readers.setdefault(facts.storage[value], []).append(row)
         for row in rows:
+            self._check_norm(row)
             wide, apart = _sequences(facts, row), grouped_channels(facts.calls[row])
             for at, value in enumerate(facts.inputs[row]):
                 if value in facts.parameter_of:
@@ -123,6 +124,21 @@ class _Exchange:
             transfers=self.of.transfers.with_more(Transfers.of(self.sent)),
             origin=(*self.of.origin, *(value for value, _ in self.copies)),
         )  # fmt: skip
+
+    def _check_norm(self, row: int) -> None:
+        """Refuse a norm within a scan that spans heads of several ranks.
+
+        Raises:
+            PlanError: it is one.
+        """
+        call = self.facts.calls[row]
+        groups = grouped_channels(call).get("zxbcdt", (0, 0))[1]
+        if call.find("rmsnorm_weight") >= 0 and groups % self.size:
+            raise PlanError(
+                f"context: {call.full_name or call.name} norms the heads of each of {groups} groups, which cp "
+                f"{self.size} ranks have parts of: give --stack megatron-core, which norms behind the scan, or a cp "
+                "that divides them"
+            )
 
     def _received(self, value: int, row: int, shared: tuple[int, int]) -> int:
         """What was exchanged, or made by heads; sent where it is not there."""

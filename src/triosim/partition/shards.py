@@ -7,7 +7,7 @@ that share them, as torchtitan does.  Either way the optimizer works on a part o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -20,7 +20,9 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
-from triosim.partition.step import Step
+from triosim.partition.shared_updates import shared_updates
+from triosim.partition.step import SharedUpdate, Step
+from triosim.partition.transfers import ALL_TO_ALL
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import count_work
 from triosim.trace.ownership import owners, updates_of_one
@@ -28,14 +30,16 @@ from triosim.trace.repeated import ROOM
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace, Values
 
 
-def sharded(step: Step, mesh: Mesh, placed: Replication, stages: int = 0) -> Step:
+def sharded(step: Step, mesh: Mesh, placed: Replication, stages: int = 0, optimizer: str = "") -> Step:
     """The step of one of the replicas.
 
     Args:
         step: one rank's share of a replica.
         mesh: the ranks.
         placed: what the replicas divide among them.
-        stages: pipeline stages, where the optimizer needs whole tensors, which are dealt to the replicas then; else 0.
+        stages: pipeline stages, where the optimizer needs whole tensors, which are dealt to the replicas then, or
+            brought together where replicas have parts of parameters; else 0.
+        optimizer: that one, as it is typed; ``""`` where it is the step's own.
 
     Raises:
         PlanError: the step has neither gradients nor an optimizer to divide, and its parameters are not.
@@ -43,11 +47,12 @@ def sharded(step: Step, mesh: Mesh, placed: Replication, stages: int = 0) -> Ste
     step = replace(step, replication=placed)
     if not placed.states:
         return step
-    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1, stages)
+    apart = placed.of_apart().shards(mesh) if step.apart else 1
+    return _sharded(step, placed.shards(mesh), apart, stages, optimizer if stages else "")
 
 
 @kept(64, room=2 * ROOM, size=lambda step: len(step.trace))
-def _sharded(step: Step, shards: int, shards_apart: int, stages: int) -> Step:
+def _sharded(step: Step, shards: int, shards_apart: int, stages: int, optimizer: str) -> Step:
     placed = step.replication
     if not placed.regathers and not np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
@@ -55,10 +60,15 @@ def _sharded(step: Step, shards: int, shards_apart: int, stages: int) -> Step:
     if placed.weights and shards > 1 and not placed.modules.modules and not len(blocks(step.trace)):
         notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
     trace, cut = step.trace, _ShardedValues.of(step.trace.values, shards, step.apart, shards_apart)
-    if stages:
+    updates: tuple[SharedUpdate, ...] = ()
+    if stages and placed.weights:
+        trace, updates = shared_updates(trace, optimizer, cut.shards, cut.dim)
+        sent = any(what == ALL_TO_ALL for update in updates for what, _ in update.exchanges)
+        notes = (*notes, _TOGETHER if sent else _SUMMED)
+    elif stages:
         trace, cut, told = dealt(trace, cut, shards, stages)
         notes = (*notes, told)
-    return replace(step, trace=shard_optimizer(trace, cut, placed.weights), notes=notes)
+    return replace(step, trace=shard_optimizer(trace, cut, placed.weights, updates), updates=updates, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,12 @@ class _ShardedValues:
             np.where(own, shards_apart, shards), shard_dims(values.shape, shards_apart, np.flatnonzero(own).tolist())
         )
 
+
+_TOGETHER = (
+    "optimizer: a rank has parts of matrices: all parts of one are sent to each, which orthogonalises it, and back "
+    "(all-to-all in 16 bits, as Dion's and torchtitan's Muon; torch.optim.Muon would gather a part for each product)"
+)
+_SUMMED = "optimizer: a rank has parts of parameters: sums over what they divide are all-reduced, one by one"
 
 ELSEWHERE = 1 << 62
 """Parts of what another rank has as a whole: of each there is next to nothing here."""
@@ -152,7 +168,9 @@ def shard_dims(shape: Ragged, shards_apart: int, apart: Collection[int]) -> NDAr
     return dim
 
 
-def shard_optimizer(trace: Trace, cut: _ShardedValues, by_rows: bool) -> Trace:
+def shard_optimizer(
+    trace: Trace, cut: _ShardedValues, by_rows: bool, updates: Sequence[SharedUpdate] = ()
+) -> Trace:  # fmt: skip
     """The step with an optimizer that updates one rank's part of every parameter.
 
     Operators of the optimizer work element by element, so each tensor that they touch is replaced by the part of the
@@ -162,6 +180,8 @@ def shard_optimizer(trace: Trace, cut: _ShardedValues, by_rows: bool) -> Trace:
         trace: one rank's step.
         cut: how.
         by_rows: cut a dimension (FSDP2), else all elements evenly.
+        updates: those between whose operators something is exchanged; what they make for themselves has the shapes
+            already that it has on a rank.
     """
     operators, values = trace.operators, trace.values
     update = operators.phase == Phase.OPTIMIZER
@@ -178,6 +198,11 @@ def shard_optimizer(trace: Trace, cut: _ShardedValues, by_rows: bool) -> Trace:
     viewed = np.flatnonzero(touched & (elsewhere | ~own))  # of these the optimizer sees a part, the rest all
     shapes = _parts(values.shape, cut, by_rows)
     inside = touched & ~elsewhere & own
+    if updates:
+        rows = [row for one in updates for rows in one.rows for row in rows]
+        for table in (operators.inputs, operators.outputs):
+            ready = table.values[np.isin(table.rows(), rows)]
+            inside[ready[values.category[ready] == Category.TEMPORARY]] = False
     kept = np.where(inside[values.shape.rows()], shapes.values, values.shape.values)
     number = np.arange(count)
     number[viewed] = count + np.arange(len(viewed))

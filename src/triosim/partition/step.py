@@ -11,6 +11,27 @@ from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)
+class SharedUpdate:
+    """The update of a parameter of which each of several ranks has a part.
+
+    Attributes:
+        parameter: value id.
+        rows: operators before the first exchange, between those that follow each other, and after the last.
+        exchanges: between them, each a kind of collective (row of :data:`triosim.partition.transfers.COLLECTIVES`) and
+            its bytes.  An all-to-all is of as many parameters of one shape as there are ranks: each rank is sent all of
+            one and goes on with that, until the next gives it its parts of all.
+        ranks: that have parts of it.
+        alike: the same for parameters of which one all-to-all can bring together a whole one on each rank.
+    """
+
+    parameter: int
+    rows: tuple[tuple[int, ...], ...]
+    exchanges: tuple[tuple[int, int], ...]
+    ranks: int
+    alike: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Step:
     """One rank's share of one micro-batch.
 
@@ -25,6 +46,7 @@ class Step:
         origin: for values that ``trace`` has more than ``homes``, copies and summands, the value that each is of.
         apart: parameters of which replicas have different ones (experts); their gradients are reduced along an axis of
             their own, ``replication.apart``.
+        updates: of parameters of which a rank has a part, those that exchange something.
         notes: what the user should know about how the step was divided.
     """
 
@@ -35,6 +57,7 @@ class Step:
     root_only: frozenset[int] = frozenset()
     origin: tuple[int, ...] = ()
     apart: frozenset[int] = frozenset()
+    updates: tuple[SharedUpdate, ...] = ()
     notes: tuple[str, ...] = ()
 
     @staticmethod

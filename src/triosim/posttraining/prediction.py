@@ -68,6 +68,7 @@ class ModelRow:
         parameters: elements of its weights.
         trained: whether it has gradients and an optimizer.
         held_bytes: on the fullest device between its phases: weights and optimizer states.
+        state_bytes: of what is trained and of what its optimizer keeps, each once: what a checkpoint has.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ModelRow:
     parameters: int
     trained: bool
     held_bytes: int
+    state_bytes: int
 
 
 @dataclass(frozen=True)
@@ -311,9 +313,10 @@ def _row(ran: _PhaseOutcome, held: Mapping[str, Mapping[int, int]], models: Mapp
 
 
 def _model_row(model: StepModel, ran: list[_PhaseOutcome], held: Mapping[str, Mapping[int, int]]) -> ModelRow:
-    workload = next(r.result.workload for r in ran if r.phase.model == model.name)
+    own = [r.result.workload for r in ran if r.phase.model == model.name]
+    workload, states = own[0], max(work.state_bytes for work in own) if model.trained else 0
     size = max(held.get(model.name, {}).values(), default=0)
-    return ModelRow(model.name, workload.name, workload.parameters, model.trained, size)
+    return ModelRow(model.name, workload.name, workload.parameters, model.trained, size, states)
 
 
 def _memory(

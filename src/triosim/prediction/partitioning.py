@@ -87,7 +87,7 @@ def divided(
     made = made or PartitionedWorkload(*_road(workload, rules, mesh, plan, placed, stack))
     short = made.short and replace(made.short, step=sharded(made.short.step, mesh, placed))
     # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
-    return replace(made, step=sharded(made.step, mesh, placed, dealt), short=short)
+    return replace(made, step=sharded(made.step, mesh, placed, dealt, plan.optimizer), short=short)
 
 
 def _share(

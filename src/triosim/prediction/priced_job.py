@@ -297,17 +297,22 @@ def _held_back(
 
 def _of_whole_tensors(mesh: JobMesh, placed: Replication) -> Replication:
     """The placements where an optimizer multiplies whole matrices: replicas have some of these each, and need the whole
-    of their gradients.
+    of their gradients.  Where they have parts of parameters they exchange what they need in the update.
 
     Raises:
-        PlanError: replicas have parts of parameters, or of gradients, or keep them elsewhere.
+        PlanError: the host updates, or replicas that share states have replicas of their own.
     """
-    if not placed.states or placed.ranks(mesh) == 1:
-        return placed
-    if placed.weights or placed.replicas or placed.away:
+    if placed.updates_on_host:
         raise PlanError(
-            f"{placed.name}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
-            "use zero 1, which deals them to the replicas, or choose one that goes element by element (optimizer adamw)"
+            f"{placed.away[0].name}: the host's processor updates element by element, and the optimizer multiplies "
+            "matrices: leave it out, or choose another (optimizer adamw)"
+        )
+    if not placed.states or placed.ranks(mesh) == 1 or placed.weights:
+        return placed
+    if placed.replicas:
+        raise PlanError(
+            f"{placed.name}: the optimizer multiplies whole matrices, which are dealt to all replicas: use zero 2 or "
+            "3, which brings them together within a group, or another (optimizer adamw)"
         )
     return replace(placed, path=(("all_reduce", placed.axis),))
 

@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from triosim.core.result_file import OF_STEPS
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.posttraining.prediction import PhaseRow, PostTrainingStep
 from triosim.report.table import Column, TextTable, paragraph
 
-SCHEMA = "triosim/posttraining/1"
 _MOST = 100
 
 
@@ -22,7 +22,7 @@ def to_dict(found: PostTrainingStep) -> dict[str, Any]:
     plain = asdict(found)
     seconds, low, high = (plain.pop(name) for name in ("seconds", "low_s", "high_s"))
     return {
-        "schema": SCHEMA,
+        "schema": OF_STEPS,
         "iteration_time_s": seconds,
         "interval_s": [low, high],
         "confidence": CONFIDENCE,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.residence import NVME
-from triosim.partition.transfers import ALL_REDUCE, COLLECTIVES
+from triosim.partition.step import SharedUpdate
+from triosim.partition.transfers import ALL_REDUCE, ALL_TO_ALL, COLLECTIVES
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.gathering import UngatheredUnits
@@ -270,13 +272,72 @@ class _Update:
         share = self.of.share.tolist()
         exchanged = {n: at for final in self.final.values() for n, at in final.exchanged.items()}
         before = {of_iteration(reduced) for reduced in self.reduced.values()}
+
+        def run(*rows: int) -> None:
+            """Run operators, several as one kernel that goes over a list of tensors."""
+            nonlocal before
+            for row in rows:
+                before |= {of_iteration(exchanged[n]) for n in job.needed_before.get(row, ()) if n in exchanged}
+                before.update(self.fetched_for(row))
+            if not job.skipped[rows[0]]:
+                seconds = sum(job.seconds[row] * share[row] for row in rows)
+                at[[*rows]] = self.builder.add(
+                    Op.COMPUTE, COMPUTE, operator=rows[0], seconds=seconds, before=sorted(before)
+                )
+                before = set()
+
+        def together(batch: Sequence[SharedUpdate]) -> Iterator[None]:
+            """The updates of a batch, up to each of its exchanges."""
+            whole = False
+            for number, exchange in zip_longest(range(len(batch[0].rows)), batch[0].exchanges):
+                for rows in zip(*(one.rows[number] for one in (batch[:1] if whole else batch)), strict=True):
+                    run(*rows)
+                if exchange is None:
+                    return
+                what, size = exchange
+                sent = self.builder.add(
+                    Op.COLLECTIVE, self.of.stream(DP), operator=batch[0].rows[number][-1], size=size, what=what,
+                    axis=self.mesh.row(job.gathering_axis(batch[0].parameter)), before=[len(self.builder) - 1],
+                )  # fmt: skip
+                yield
+                before.add(sent)
+                whole ^= what == ALL_TO_ALL
+
+        mine = set(self.of.optimizer)
+        updates = [one for one in job.step.updates if mine.issuperset(chain.from_iterable(one.rows))]
+        for what, at_once in ((ALL_TO_ALL, AT_ONCE), (ALL_REDUCE, 1)):
+            own = [one for one in updates if one.exchanges[0][0] == what]
+            _take_turns((together(batch) for batch in _batches(own)), at_once)
+        done = set(chain.from_iterable(rows for one in updates for rows in one.rows))
         for row in self.of.optimizer:
-            before |= {of_iteration(exchanged[n]) for n in job.needed_before.get(row, ()) if n in exchanged}
-            before.update(self.fetched_for(row))
-            if job.skipped[row]:
-                continue
-            at[row] = self.builder.add(
-                Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row] * share[row], before=sorted(before)
-            )
-            before = set()
+            if row not in done:
+                run(row)
         return at
+
+
+AT_ONCE = 3
+"""Batches of matrices that are on their way at once (``max_concurrent_tasks`` of Dion's ``Muon``)."""
+
+
+def _batches(updates: Iterable[SharedUpdate]) -> list[list[SharedUpdate]]:
+    """Updates that exchange together: of parameters that are alike, as many as an exchange brings together."""
+    groups: dict[tuple[int, ...], list[SharedUpdate]] = {}
+    for one in updates:
+        groups.setdefault(one.alike, []).append(one)
+    return [
+        own[at : at + size]
+        for own in groups.values()
+        for size in [own[0].ranks if own[0].exchanges[0][0] == ALL_TO_ALL else 1]
+        for at in range(0, len(own), size)
+    ]
+
+
+def _take_turns(tasks: Iterator[Iterator[None]], at_once: int) -> None:
+    """Run tasks step by step: in each round a new one begins and those that have begun go on, as in ``AsyncRuntime`` of
+    Dion's ``opt_utils.py``."""
+    running: list[Iterator[None]] = []
+    more = True
+    while more or running:
+        began = [task for task in [next(tasks, None)] if task is not None] if len(running) < at_once else []
+        more = more and (bool(began) or len(running) >= at_once)
+        running = [task for task in (*began, *running) if next(task, tasks) is None]

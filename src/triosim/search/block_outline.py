@@ -204,7 +204,7 @@ def _supported(workload: Trace, plan: Plan) -> None:
         (plan.placement is not None, "ranks that are placed by hand"),
         (not isinstance(plan.cuts, str), "stages by name"),
         (not plan.training, "inference"),
-        (needs_whole_tensors(workload), "an optimizer of whole matrices"),
+        (needs_whole_tensors(optimized(workload, plan.optimizer)), "an optimizer of whole matrices"),
         (not is_ours(SCHEDULES.chosen(plan.schedule)), "a schedule of one's own"),
     )
     for holds, why in reasons:

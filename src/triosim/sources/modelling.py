@@ -8,6 +8,7 @@ file in :mod:`triosim.sources.models`; the sizes of named models are in ``preset
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import json
 import os
@@ -18,12 +19,12 @@ from typing import Any
 
 from triosim.core import guarded
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.errors import LONGEST_VALUE, InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
 from triosim.sources.models._attention import ATTENTIONS
-from triosim.sources.models._decoder import Decoder, with_layers
+from triosim.sources.models._decoder import CHUNKED, LAYER_TYPES, LINEAR, SLIDING, Decoder, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._lora import checked
@@ -175,6 +176,7 @@ class StepSpec:
     norms: str = "one"
     fused_loss: bool | None = None
     fused_gate: bool | None = None
+    stored_gate: str = ""
     added_biases: bool = False
     copied_heads: bool = False
     repeated_heads: bool = False
@@ -226,6 +228,7 @@ def model(
     norms: str = "one",
     fused_loss: bool | None = None,
     fused_gate: bool | None = None,
+    stored_gate: str = "",
     added_biases: bool = False,
     copied_heads: bool = False,
     repeated_heads: bool = False,
@@ -268,6 +271,7 @@ def model(
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
+        stored_gate: type in which that keeps what it read for its backward, as ``float8_e4m3fn``; ``""`` for its own.
         added_biases: biases of linear layers are added by kernels of their own, not by the products.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
         repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
@@ -286,7 +290,7 @@ def model(
         batch_size=batch_size, sequence_length=sequence_length, image_size=image_size, precision=precision,
         training=training, optimizer=optimizer, fused=fused, fused_optimizer=fused_optimizer, attention=attention,
         fused_softmax=fused_softmax, norms=norms, fused_loss=fused_loss, fused_gate=fused_gate,
-        added_biases=added_biases, copied_heads=copied_heads, repeated_heads=repeated_heads,
+        stored_gate=stored_gate, added_biases=added_biases, copied_heads=copied_heads, repeated_heads=repeated_heads,
         vocabulary_multiple=vocabulary_multiple, lora=lora,
         adapters=adapters, scored=scored, value_head=value_head,
     )  # fmt: skip
@@ -379,7 +383,7 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
     from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
 
     linear = [isinstance(family.attention(layer), (Mamba2Mixer, GatedDeltaNet)) for layer in range(family.depth)]
-    known = (*LAYER_TYPES, LINEAR) if any(linear) else LAYER_TYPES
+    known = LAYER_TYPES if any(linear) else LAYER_TYPES[:-1]
     for layer, kind in enumerate(layer_types):
         if kind not in known:
             raise InputError(f"{where}: layer_types[{layer}] {quoted(kind)} is not supported, only {', '.join(known)}")
@@ -396,11 +400,6 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
                 f"{where}: layer_types[{layer}] is {quoted(kind)}, but in this family that layer sees {seen}: only the "
                 "usual order of layers is supported"
             )
-
-
-SLIDING, CHUNKED, LINEAR = "sliding_attention", "chunked_attention", "linear_attention"
-LAYER_TYPES = ("full_attention", SLIDING, CHUNKED)
-"""What Hugging Face calls the attention of a layer; chunks of Llama 4 are as long as its usual sequences."""
 
 
 def parameters(family: str, configuration: Mapping[str, Any]) -> int:
@@ -457,7 +456,7 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
         net = Net(
             family.weights(), precision, training, spec.fused, spec.attention, spec.fused_softmax, low_rank, narrow,
             spec.adapters, spec.norms, spec.fused_loss, spec.fused_gate, spec.added_biases, spec.copied_heads,
-            autocast, spec.repeated_heads,
+            autocast, spec.repeated_heads, spec.stored_gate,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)
@@ -512,7 +511,7 @@ def _configure(name: str, table: Mapping[str, Any], where: str) -> Family:
             raise InputError(f"{where}: {unknown(f'{name} key', key, fields)}")
         if problem := _wrong_type(str(fields[key].type), value, default=fields[key].default):
             raise InputError(f"{where}: {key} must be {problem}, not {quoted(value)}")
-        if isinstance(value, (list, tuple)) and fields[key].type != "Sizes":  # layers of each stage
+        if isinstance(value, (list, tuple)) and fields[key].type not in _LISTS:  # layers of each stage
             check_memory(WEIGHT_BYTES * sum(value), f"{where}: {sum(value)} layers of {key}", "use fewer layers")
     missing = [k for k, f in fields.items() if f.default is dataclasses.MISSING and k not in table]
     if missing:
@@ -539,9 +538,36 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     if kind == "Share":
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
         return "" if ok else "a number above 0 and at most 1"
+    if kind == "Count":
+        return "" if type(value) is int and value >= 0 else "a whole number of at least 0"
+    if kind == "Kinds":
+        ok = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+        return "" if ok else "a list of names"
+    if kind == "Blocks":
+        ok = isinstance(value, (list, tuple)) and all(type(v) is int and v >= 0 for v in value)
+        return "" if ok else "a list of whole numbers of at least 0"
     ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
     return "" if ok else "a list of whole numbers of at least 1"
 
+
+LACKING = {
+    "jamba mamba falcon_mamba": "the selective scan of Mamba-1 (Mamba-2's and gated DeltaNet's are there)",
+    "zamba zamba2": "blocks that share one attention, beside the scan of Mamba",
+    "minimax minimax_m1 minimax_text_01": "lightning attention, a linear attention with decays by head",
+    "kimi_linear": "Kimi Delta Attention, a delta rule with decays by channel",
+    "deepseek_v32 glm_moe_dsa": "sparse attention to tokens that an indexer chooses",
+    "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
+    "gemma4 gemma4_text": "embeddings of each layer, and keys that layers share",
+    "lfm2 lfm2_moe": "gated short convolutions in place of attention",
+    "apertus": "xIELU, an activation with two parameters",
+    "modernbert": "an encoder of unpadded tokens with windows",
+    "longcat_flash": "experts that do nothing, and two attentions in a block",
+    "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",
+}  # fmt: skip
+"""Model types of published models that no family reads, and what would have to be stated for them."""
+
+_LISTS = ("Sizes", "Blocks", "Kinds")
+"""Types of fields whose lists do not count layers."""
 
 _OWN = ("model_type", "_class_name", "_diffusers_version", "layer_types")
 
@@ -564,9 +590,13 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
         table = {**text, **{key: table[key] for key in ("tie_word_embeddings",) if key in table}}
         kind = of_text
     if not isinstance(kind, str) or kind not in families:
+        near = difflib.get_close_matches(str(kind)[:LONGEST_VALUE], families, 3, 0.6)
+        hint = f" (the nearest: {', '.join(near)})" if near else f", only {', '.join(sorted(families, key=str.lower))}"
+        lacks = next((what for kinds, what in LACKING.items() if kind in kinds.split()), "")
+        hint = f": what it lacks is {lacks}" if lacks else hint
         raise InputError(
-            f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}; "
-            "any PyTorch model can be recorded without its hardware or its weights: triosim trace record --fake"
+            f"{where}: no family reads model_type {quoted(kind)}{hint}; any PyTorch model can be recorded without its "
+            "hardware or its weights: triosim trace record --fake"
         )
     cls = MODELS.get(families[kind])
     table = cls.reworded(table)

@@ -43,6 +43,7 @@ GATHERS = ("block", "module")
 NORMS = ("one", "composed", "wide")
 """How an RMS norm is run: by one kernel, operator by operator in float32, or by one kernel from a float32 copy."""
 FUSIONS = ("", "fused", "composed")
+STORED = ("", "float8_e4m3fn")
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
 NEEDED = "needed"
@@ -72,6 +73,8 @@ class Stack:
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
+        stored_gate: type in which one SwiGLU kernel keeps what it read for its backward (:data:`STORED`), copied in the
+            forward and back in the backward; ``""`` keeps it as it is.
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
@@ -130,6 +133,7 @@ class Stack:
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
+    stored_gate: str = ""
     host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"
@@ -164,7 +168,7 @@ class Stack:
         """What :func:`triosim.model` is told of it; the vocabulary's padding is left to who knows the ranks."""
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
-            "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu],
+            "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
             "repeated_heads": self.repeated_heads,
         }  # fmt: skip
@@ -193,6 +197,7 @@ class Stack:
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
         waits += ", each a tensor for each rank" if self.listed_collectives else ""
         waits += "; the host waits for every gather" if self.blocking_gathers else ""
+        waits += f"; SwiGLU's input kept in {self.stored_gate}" if self.stored_gate else ""
         waits += f"; {self.graphs} of each block launched as a graph" if self.graphs else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
         waits += "" if self.stages == BALANCED else f"; stages of equally many blocks ({self.stages})"
@@ -206,7 +211,7 @@ ASSUMED = Stack()
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
     "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
-    "stages": CUTS, "recomputed": RECOMPUTED,
+    "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 
 

@@ -379,9 +379,15 @@ class Trace:
         return np.flatnonzero((values.category == Category.WEIGHT) & (values.version == 0) & _first_of_storage(values))
 
     def state_bytes(self) -> int:
-        """Bytes of the weights and of what the optimizer keeps, each allocation once."""
+        """Bytes of the weights and of what the optimizer keeps, each allocation once; of a step that trains some of its
+        weights those are left out that it does not (below adapters), which are where they were read from."""
         values = self.values
         kept = _first_of_storage(values) & np.isin(values.category, (Category.WEIGHT, Category.OPTIMIZER_STATE))
+        gradients = values.of[(values.category == Category.GRADIENT) & (values.of >= 0)]
+        if len(gradients):
+            changed = np.zeros(int(values.storage.max()) + 1, bool)
+            changed[values.storage[gradients]] = changed[values.storage[values.version > 0]] = True
+            kept &= (values.category != Category.WEIGHT) | changed[values.storage]
         return int(values.storage_bytes()[values.storage[kept]].sum())
 
     def writers(self) -> list[list[int]]:

@@ -65,6 +65,22 @@ class StepBuilder(Protocol):
         """Append an operator."""
 
 
+class StepOfParts(ABC):
+    """A step in which a rank has a part of each parameter: what an update needs of the others is told here."""
+
+    @abstractmethod
+    def whole(self, tensor: Any) -> Any:
+        """All of a tensor, brought together on one of the ranks, which goes on with it alone."""
+
+    @abstractmethod
+    def part(self, tensor: Any) -> Any:
+        """The part that a rank is given back of what one rank has made of a whole tensor."""
+
+    @abstractmethod
+    def total(self, tensor: Any, dims: Sequence[int]) -> Any:
+        """A sum over some dimensions of a parameter, counted from its last, of all parts where they divide one."""
+
+
 @dataclass
 class ParameterGroup:
     """Parameters of one element type, which are updated together.
@@ -243,6 +259,21 @@ def fused_kernel(step: StepBuilder, name: str, group: ParameterGroup, roles: Map
     lists = {"self": group.masters, "grads": group.gradients, **states}
     operator(step, f"aten::{name}", lists, [t for tensors in after for t in tensors])
     group.masters = after[0]
+
+
+def whole(step: StepBuilder, tensor: Any) -> Any:
+    """All of a tensor, of which a rank may have a part (:meth:`StepOfParts.whole`)."""
+    return step.whole(tensor) if isinstance(step, StepOfParts) else tensor
+
+
+def part(step: StepBuilder, tensor: Any) -> Any:
+    """What a rank has of a tensor that was whole (:meth:`StepOfParts.part`)."""
+    return step.part(tensor) if isinstance(step, StepOfParts) else tensor
+
+
+def total(step: StepBuilder, tensor: Any, dims: Sequence[int]) -> Any:
+    """A sum over dimensions of a parameter, of which a rank may have a part (:meth:`StepOfParts.total`)."""
+    return step.total(tensor, dims) if isinstance(step, StepOfParts) else tensor
 
 
 # --- in a trace -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from tests.sources.models.test_against_torch import BATCH, BOOKKEEPING, LENGTH, Log, our_rows, plain
 from triosim.operators import kind
-from triosim.sources.modelling import model
+from triosim.sources.modelling import configured, model
 from triosim.trace.tables import Phase, Trace
 
 torch = pytest.importorskip("torch")
@@ -140,6 +140,81 @@ CASES |= {
     ),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {**LLAMA, "num_key_value_heads": 2, "head_dim": 16}),
 }  # fmt: skip
+BIASES = {"attention_bias": True, "mlp_bias": True}
+ALTERNATE = ["full_attention", "sliding_attention"]
+WINDOWED = {**LLAMA, "num_hidden_layers": 4, "sliding_window": 8, "layer_types": [*ALTERNATE, *ALTERNATE[::-1]]}
+SPARSE = {**LLAMA, "num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+CASES |= {
+    "llama, all biases": ("llama", {**LLAMA, **BIASES}),
+    "granite, biases": ("granite", {**LLAMA, **BIASES, "pad_token_id": 0}),
+    "smollm3, biases": (
+        "smollm3", {**LLAMA, **BIASES, "pad_token_id": 0, "use_sliding_window": True, "sliding_window": 8,
+                    "tie_word_embeddings": False, "no_rope_layers": [0, 1]}
+    ),
+    "arcee": ("arcee", LLAMA),
+    "arcee, biases": ("arcee", {**LLAMA, **BIASES}),
+    "qwen2, windows": (
+        "qwen2", {**LLAMA, "num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 8,
+                  "max_window_layers": 3}
+    ),
+    "qwen3, listed windows": ("qwen3", {**WINDOWED, "head_dim": 32, "use_sliding_window": True, **BIASES}),
+    "gemma2, listed windows": (
+        "gemma2", {**WINDOWED, "head_dim": 16, "attn_logit_softcapping": None}
+    ),
+    "gemma3, listed windows": ("gemma3_text", {**WINDOWED, "head_dim": 16}),
+    "gpt_oss, listed windows": (
+        "gpt_oss", {**WINDOWED, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2}
+    ),
+    "olmo3, listed windows": ("olmo3", {**WINDOWED, "pad_token_id": 0}),
+    "cohere2, listed windows": ("cohere2", WINDOWED),
+    "exaone4, listed windows": ("exaone4", {**WINDOWED, "num_key_value_heads": 2}),
+    "ministral": ("ministral", {**WINDOWED, "num_key_value_heads": 2, "head_dim": 32}),
+    "ministral3": ("ministral3", {**LLAMA, "num_key_value_heads": 2, "head_dim": 32}),
+    "qwen2_moe, dense blocks": (
+        "qwen2_moe",
+        {**SPARSE, "shared_expert_intermediate_size": 32, "mlp_only_layers": [0], "decoder_sparse_step": 2,
+         "qkv_bias": False, "use_sliding_window": True, "sliding_window": 8},
+    ),
+    "qwen3_moe, dense blocks": (
+        "qwen3_moe", {**SPARSE, "head_dim": 16, "mlp_only_layers": [0, 3], "attention_bias": True}
+    ),
+    "llama4, listed experts": (
+        "llama4_text",
+        {**LLAMA, "num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 4, "intermediate_size_mlp": 80,
+         "moe_layers": [0, 3], "no_rope_layers": [1, 0, 1, 1]},
+    ),
+    "cohere": ("cohere", LLAMA),
+    "cohere, normed": ("cohere", {**LLAMA, "num_key_value_heads": 2, "use_qk_norm": True}),
+    "dots1": (
+        "dots1",
+        {**LLAMA, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1,
+         "first_k_dense_replace": 0, "n_group": 4, "topk_group": 2},
+    ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {**{key: value for key, value in MLA.items() if key != "first_k_dense_replace"}, "q_lora_rank": 24,
+         "n_shared_experts": 1},
+    ),
+    "granitemoe": ("granitemoe", {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0}),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {**LLAMA, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 48, "use_bias": True,
+         "tie_word_embeddings": False},
+    ),
+    "glm": ("glm", {**LLAMA, "head_dim": 16, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "internlm3": ("internlm3", {**LLAMA, **BIASES, "head_dim": 16, "num_key_value_heads": 2}),
+    "solar_open": (
+        "solar_open",
+        {**LLAMA, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+         "n_shared_experts": 1, "n_group": 4, "topk_group": 2},
+    ),
+    "exaone_moe, listed windows": (
+        "exaone_moe",
+        {**WINDOWED, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 2,
+         "n_group": 4, "topk_group": 2},
+    ),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", {**LLAMA, "num_experts": 8, "moe_topk": 2, "head_dim": 16}),
+}  # fmt: skip
 MAMBA = {
     "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8, "num_hidden_layers": 2,
     "hidden_size": 64, "vocab_size": CLASSES,
@@ -182,6 +257,21 @@ CASES |= {
     "qwen3_5_moe": ("qwen3_5_moe_text", CASES["qwen3_next"][1]),
 }
 APART = {
+    "arcee",
+    "arcee, biases",
+    "cohere",
+    "cohere, normed",
+    "cohere2, listed windows",
+    "dots1",
+    "ernie4_5_moe",
+    "exaone_moe, listed windows",
+    "glm",
+    "solar_open",
+    "glm4_moe_lite",
+    "gpt_oss, listed windows",
+    "hunyuan_v1_moe",
+    "llama4, listed experts",
+    "ministral3",
     "falcon_h1",
     "falcon_h1, normed",
     "qwen3_5",
@@ -232,8 +322,10 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
             except KeyError:  # written before there was the call
                 net = cls._from_config(config, attn_implementation="eager")
             for module in net.modules():
-                if type(module).__name__.endswith(("RMSNorm", "Cohere2LayerNorm")):  # one kernel, as ours
-                    module.forward = lambda x, w=module.weight: F.layer_norm(x, (x.shape[-1],), w)
+                if type(module).__name__.endswith(
+                    ("RMSNorm", "Cohere2LayerNorm", "CohereLayerNorm")
+                ):  # one kernel, as ours
+                    module.forward = functools.partial(_normed, module.weight)
             change(net)
             for module in net.modules():
                 if type(module).__name__ == "DbrxExperts":
@@ -246,8 +338,15 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
                 F.cross_entropy(scores.view(-1, scores.shape[-1]).float(), tokens.view(-1)).backward()
     finally:
         torch.set_default_dtype(before)
-    parameters = [(name, tuple(p.shape)) for name, p in net.named_parameters()]
+    parameters = [(name, tuple(p.shape)) for name, p in net.named_parameters() if p.requires_grad]
     return parameters, log.rows[:forward], log.rows[forward:]
+
+
+def _normed(weight, x):
+    """A norm as one kernel; weights of each head are multiplied apart."""
+    if weight.dim() > 1:
+        return weight * F.layer_norm(x, (x.shape[-1],))
+    return F.layer_norm(x, (x.shape[-1],), weight)
 
 
 def _grouped(experts, x, numbers, weights):
@@ -315,6 +414,19 @@ def heavy(rows) -> Counter:
     return Counter(row for row in rows if kind("aten::" + row[0]) in kinds or row[0] in ("topk", "sort"))
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "windows" in case or case == "ministral"])
+def test_same_windows(case: str, tmp_path: Path) -> None:
+    """Attention of each block sees what Hugging Face's configuration says of it."""
+    model_type, configuration = CASES[case]
+    config = transformers.AutoConfig.for_model(model_type, **configuration)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": model_type, **configuration}))
+    family = configured(file)
+    seen = [config.sliding_window if kind == "sliding_attention" else 0 for kind in config.layer_types]
+    assert 0 < sum(map(bool, seen)) < len(seen)
+    assert [family.attention(layer).window for layer in range(len(seen))] == seen
+
+
 ROUTED = ("_grouped_mm", "sort")
 
 
@@ -326,10 +438,11 @@ def test_same_operators(both, request):
     (_, forward, backward), trace = both
     mine = of_model(our_rows(trace, Phase.FORWARD)), of_model(our_rows(trace, Phase.BACKWARD))
     others = of_model(forward), of_model(backward)
-    if request.node.callspec.params["both"] == "llama4":  # theirs runs every expert on every token, norms in pieces
+    case = request.node.callspec.params["both"]
+    if case.startswith("llama4"):  # theirs runs every expert on every token, norms in pieces
         head = CASES["llama4"][1]["head_dim"]
         mine = tuple([row for row in rows if not (row[0] in ROUTED or is_norm_of(row, head))] for rows in mine)
-    if request.node.callspec.params["both"] in APART:
+    if case in APART:
         assert [heavy(rows) for rows in mine] == [heavy(rows) for rows in others]
     else:
         assert mine == others

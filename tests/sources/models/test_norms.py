@@ -13,7 +13,7 @@ from triosim.core.errors import InputError
 from triosim.sources.models._norms import NORMS
 from triosim.stacks import NORMS as OF_STACKS
 from triosim.stacks import load
-from triosim.trace.tables import Phase, Trace, check
+from triosim.trace.tables import Category, Phase, Trace, check
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -80,6 +80,22 @@ def test_swiglu_may_be_composed_where_the_rest_is_fused() -> None:
     assert fused["transformer_engine::swiglu"] == 2
     assert composed - fused == Counter({"aten::silu": 2, "aten::mul": 2})
     assert load("internevo").model_options["fused_gate"] is False
+
+
+@pytest.mark.parametrize(("name", "experts"), [("llama", 0), ("mixtral", 2)])
+def test_the_gates_input_may_be_kept_in_8_bits(name: str, experts: int) -> None:
+    """Half of what SwiGLU keeps, gate and up, two bytes an element each; a cast of each there and one back."""
+    sizes = {**SMALL, **({"num_local_experts": 4, "num_experts_per_tok": experts} if experts else {})}
+    kept, casts = [], []
+    for stored in ("", "float8_e4m3fn"):
+        trace = triosim.model(name, sequence_length=16, configuration=sizes, fused=True, stored_gate=stored)
+        check(trace)
+        values = trace.values
+        own = values.storage[values.category == Category.ACTIVATION]
+        kept.append(int(values.storage_bytes()[np.unique(own)].sum()))
+        casts.append(sum(_calls(trace, phase)["aten::_to_copy"] for phase in (Phase.FORWARD, Phase.BACKWARD)))
+    assert casts[1] - casts[0] == 4 * 2
+    assert kept[0] - kept[1] == 2 * 16 * max(experts, 1) * 2 * sizes["intermediate_size"]
 
 
 def test_a_way_that_there_is_not_is_refused() -> None:

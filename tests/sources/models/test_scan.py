@@ -95,7 +95,10 @@ def test_layers_are_linear_where_the_file_says_so(tmp_path):
     file.write_text(json.dumps({**own, "layer_types": usual}))
     assert from_file(file, sequence_length=64).meta.sequence_length == 64
     file.write_text(json.dumps({**own, "layer_types": usual[::-1]}))
-    with pytest.raises(InputError, match=r"layer_types.0. is 'full_attention', but in this family that layer has lin"):
+    turned = configured(file)
+    assert [turned.attention_name(layer) for layer in range(4)] == ["self_attn", *["linear_attn"] * 3]
+    file.write_text(json.dumps({**own, "layer_types": [*usual[:3], "sliding_attention"]}))
+    with pytest.raises(InputError, match=r"layer_types.3. is 'sliding_attention', but in this family that layer"):
         from_file(file)
 
 

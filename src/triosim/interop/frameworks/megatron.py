@@ -8,9 +8,11 @@ micro-batch.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from triosim.interop.frameworks.job import ASYNC_TP, ConfiguredJob, cannot
+from triosim.sources.models._decoder import FULL
 
 NAME = "megatron"
 SCHEDULES = ("1f1b", "interleaved-1f1b")
@@ -47,7 +49,7 @@ SIZES = {
 }  # fmt: skip
 """Names of a family's sizes; a size of 0 is left to Megatron, which takes the same."""
 LLAMA_LIKE = {
-    "position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True, "disable-bias-linear": True
+    "position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True
 }  # fmt: skip
 OWN = {"qwen2": {"add-qkv-bias": True}, "qwen3": {"qk-layernorm": True}}
 
@@ -61,7 +63,7 @@ def write(job: ConfiguredJob) -> str:
     job.check(NAME, ("sequence", "context", "experts", ASYNC_TP))
     start = f"torchrun --nnodes {job.servers} --nproc-per-node {job.devices // job.servers} pretrain_gpt.py"
     said = {**_parallelism(job), **_batch(job), **_model(job)}
-    words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items()]
+    words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items() if value is not False]
     text = " \\\n  ".join([start, *words])
     if job.family not in SIZES:
         text = f"# the sizes of {shlex.quote(job.workload)} are yours\n{text}"
@@ -120,6 +122,32 @@ def _batch(job: ConfiguredJob) -> dict[str, Any]:
     return {**said, **PRECISION[job.precision]}
 
 
+def _biases(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of attention and of the feed-forward part, which are all there or none.
+
+    Raises:
+        InputError: some are.
+    """
+    attention, inner = (bool(sizes.get(f"{part}_bias")) for part in ("attention", "mlp"))
+    if attention != inner:
+        raise cannot(NAME, "biases in one part of a block alone", "write the model's sizes yourself")
+    return {"disable-bias-linear": not inner}
+
+
+def _window(sizes: Mapping[str, Any], sequence: int) -> dict[str, Any]:
+    """How far each token sees where that is less than the sequence, in all blocks alike.
+
+    Raises:
+        InputError: in some blocks alone.
+    """
+    window, kinds = int(sizes.get("sliding_window", 0)), set(sizes.get("layer_types", ()))
+    if not 0 < window < sequence or not sizes.get("use_sliding_window", True) or kinds == {FULL}:
+        return {}
+    if len(kinds) > 1 or "use_sliding_window" in sizes:
+        raise cannot(NAME, f"windows of {window} tokens in some blocks", "write the model's sizes yourself")
+    return {"window-size": f"{window - 1},0"}
+
+
 def _model(job: ConfiguredJob) -> dict[str, Any]:
     said: dict[str, Any] = {"num-layers": job.blocks} if job.blocks else {}
     sizes, family = job.sizes, job.family
@@ -132,6 +160,7 @@ def _model(job: ConfiguredJob) -> dict[str, Any]:
         said |= {"group-query-attention": True, "num-query-groups": sizes["num_key_value_heads"]}
     if family != "gpt":
         said |= {**LLAMA_LIKE, **OWN.get(family, {})}
+        said |= _biases(sizes) | _window(sizes, job.sequence or 0)
     if not sizes.get("tie_word_embeddings", True):
         said["untie-embeddings-and-output-weights"] = True
     return said

@@ -23,6 +23,7 @@ class ModelCall(Tape):
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         fused_gate: whether SwiGLU is; by default with ``fused``.
+        stored_gate: type in which it keeps what it read, ``""`` for its own.
         added_biases: biases of linear layers are added by kernels of their own.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
             are their gradients afterwards.
@@ -60,6 +61,7 @@ class ModelCall(Tape):
         copied_heads: bool = False,
         autocast: str = "",
         repeated_heads: bool = False,
+        stored_gate: str = "",
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -73,6 +75,7 @@ class ModelCall(Tape):
         self.norms = norms
         self.fused_loss = fused if fused_loss is None else fused_loss
         self.fused_gate = fused if fused_gate is None else fused_gate
+        self.stored_gate = stored_gate
         self.added_biases, self.copied_heads, self.repeated_heads = added_biases, copied_heads, repeated_heads
         self.autocast = autocast
         self.lowered_weights: dict[int, Tensor] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._family import Text, divides
+from triosim.sources.models._family import Kinds, Text, divides
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, Rotation, SelfAttention
 from triosim.sources.models._tape import Tensor
@@ -222,6 +222,11 @@ def with_layers(family: Decoder, layers: Sequence[int]) -> Decoder:
     return made
 
 
+FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+LAYER_TYPES = (FULL, SLIDING, CHUNKED, LINEAR)
+"""What Hugging Face calls the attention of a block; chunks of Llama 4 are as long as its usual sequences."""
+
+
 @dataclass(frozen=True)
 class LlamaLike(Decoder):
     """Decoders whose configuration has Llama's keys and whose parts are Llama's, but for what a family overrides."""
@@ -235,6 +240,7 @@ class LlamaLike(Decoder):
     head_dim: int = 0
     max_position_embeddings: int = 4096
     tie_word_embeddings: bool = False
+    layer_types: Kinds = ()
 
     @property
     def key_value_heads(self) -> int:
@@ -246,9 +252,15 @@ class LlamaLike(Decoder):
         """Width of one head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
+    def of_kind(self, layer: int, kind: str, usual: bool) -> bool:
+        """Whether the attention of a block is of a kind of :data:`LAYER_TYPES`: as the configuration says of each
+        block, else as is usual in the family."""
+        return self.layer_types[layer] == kind if self.layer_types else usual
+
     def problem(self) -> str:
         return (
-            ("" if self.head_dim else divides(self, "num_attention_heads", "hidden_size"))
+            listed_for_each(self, "layer_types")
+            or ("" if self.head_dim else divides(self, "num_attention_heads", "hidden_size"))
             or divides(self, "num_key_value_heads", "num_attention_heads")
             or ("" if self.head_size % 2 == 0 else f"a head of {self.head_size} has no halves to rotate")
         )
@@ -265,6 +277,12 @@ class LlamaLike(Decoder):
 
     def feed_forward(self, layer: int) -> Any:
         return FeedForward(self.hidden_size, self.intermediate_size, f"{self.layout.kind}MLP")
+
+
+def listed_for_each(family: LlamaLike, key: str) -> str:
+    """For :meth:`Family.problem`: complains if a list that says something of each block ends before the last."""
+    listed, depth = len(getattr(family, key)), family.num_hidden_layers
+    return f"{key} has {listed} entries for {depth} blocks: give one for each" if 0 < listed < depth else ""
 
 
 def _declare(w: Weights, part: Any, at: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._decoder import LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._family import Count
 from triosim.sources.models._latent import LatentAttention
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotary
@@ -30,7 +31,7 @@ class DeepSeekExperts(LlamaLike):
     n_shared_experts: int = 1
     num_experts_per_tok: int = 8
     moe_intermediate_size: int = 2048
-    first_k_dense_replace: int = 1
+    first_k_dense_replace: Count = 1
     n_group: int = 1
     topk_group: int = 1
     num_nextn_predict_layers: int = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.dataclass import dataclass
+from triosim.sources.models._family import Blocks
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, activate
 from triosim.sources.models._tape import Shape, Tensor
@@ -34,6 +35,7 @@ class ExpertRouter:
         correction: a buffer is added to the scores before choosing (balance without a loss).
         bias: the product has one.
         narrow: scores are taken in the type of the tokens, not in float32.
+        bounded: the sum by which weights are divided is kept from being nothing.
     """
 
     width: int
@@ -51,6 +53,7 @@ class ExpertRouter:
     scaled: bool = False
     bias: bool = False
     narrow: bool = False
+    bounded: bool = False
 
     def problem(self) -> str:
         """What is wrong with the sizes, or ``""``."""
@@ -81,9 +84,10 @@ class ExpertRouter:
 
     def _scored(self, net: Net, logits: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.score.startswith("chosen"):
-            top, numbers = _topk(net, logits, self.chosen)
+            top, numbers = _topk(net, logits if self.narrow else net.to(logits, "float32"), self.chosen)
             if self.score == "chosen":
-                return _softmax(net, top), numbers
+                top = _softmax(net, top)
+                return (net.to(top, x.dtype) if self.rounded else top), numbers
             return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
         if self.score == "sigmoid":
             scores = net.sigmoid(net.to(logits, "float32"))
@@ -91,7 +95,8 @@ class ExpertRouter:
             scores = _softmax(net, logits if self.narrow else net.to(logits, "float32"))
         top, numbers = self._choose(net, scores)
         if self.normalised:
-            top = _divided(net, top, _summed(net, top, 1, keepdim=True))
+            total = _summed(net, top, 1, keepdim=True)
+            top = _divided(net, top, net.clamp(total) if self.bounded else total, in_place=not self.bounded)
         if self.scaled:
             top = net.scaled(top)
         return (net.to(top, x.dtype) if self.rounded else top), numbers
@@ -131,6 +136,11 @@ class ExpertRouter:
         return _pointwise(net, "aten::masked_fill", judged, wide)
 
 
+def is_sparse(layer: int, every: int, dense: Blocks) -> bool:
+    """Whether a block has experts: every so-manieth, but for those that are said to be dense (Qwen)."""
+    return (layer + 1) % every == 0 and layer not in dense
+
+
 @dataclass(frozen=True)
 class Experts:
     """Routed experts, and those that every token passes.
@@ -145,6 +155,7 @@ class Experts:
         weighed_first: a token is weighed before it enters an expert, not after.
         shared, shared_name: the expert of every token.
         shared_gate: its result is weighed by a product of its own, and it is computed first.
+        shared_first: it is computed first.
         router_first: the router is registered before the experts.
         gated: the first product makes a gate as well; otherwise its activation alone.
         names: of the two products' weights; or of three, gate and up apart, stored [experts, inner, width] each.
@@ -162,6 +173,7 @@ class Experts:
     shared: FeedForward | None = None
     shared_name: str = "shared_expert"
     shared_gate: bool = False
+    shared_first: bool = False
     router_first: bool = True
     gated: bool = True
     names: tuple[str, ...] = ("gate_up_proj", "down_proj")
@@ -194,10 +206,12 @@ class Experts:
         """The part of ``x`` [batch, tokens, width]."""
         shape = x.shape
         flat = net.view(x, (math.prod(shape[:-1]), shape[-1]))
-        shared = self._shared(net, flat) if self.shared_gate else None
+        shared = self._shared(net, flat) if self.shared_gate or (self.shared and self.shared_first) else None
         weights, numbers = self.router(net, flat)
         with net.module("experts", self.experts_kind):
             y = self._routed(net, flat, weights, numbers)
+        if shared is not None and not self.shared_gate:
+            return net.view(net.add(y, shared), shape)
         if shared is not None:
             share = net.sigmoid(net.linear(f"{self.shared_name}_gate", flat))
             return net.view(net.add(y, _rows_scaled(net, shared, share)), shape)
@@ -424,11 +438,11 @@ def _summed(net: Net, x: Tensor, dim: int, keepdim: bool) -> Tensor:
     return y
 
 
-def _divided(net: Net, x: Tensor, total: Tensor) -> Tensor:
-    """``x`` [rows, n] over [rows, 1], written into ``x``."""
-    before = _pointwise(net, "aten::clone", x)  # which the derivative reads
-    y = net.overwritten(x)
-    row = net.operator("aten::div_", ("self", "other"), (x, total), (y,))
+def _divided(net: Net, x: Tensor, total: Tensor, in_place: bool = True) -> Tensor:
+    """``x`` [rows, n] over [rows, 1], written into ``x`` or new."""
+    before = _pointwise(net, "aten::clone", x) if in_place else x  # which the derivative reads
+    y = net.overwritten(x) if in_place else net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad or total.needs_grad)
+    row = net.operator("aten::div_" if in_place else "aten::div", ("self", "other"), (x, total), (y,))
 
     def rule(g: Tensor) -> None:
         net.give(x, _pointwise(net, "aten::div", g, total))

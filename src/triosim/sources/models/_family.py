@@ -17,6 +17,15 @@ from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
 Share = float
 """A part of a whole, above 0 and at most 1; a field of a configuration that is a ``float`` is a probability below 1."""
 
+Count = int
+"""How many, none among them; a field that is an ``int`` is at least 1 or what it is by default."""
+
+Blocks = tuple[int, ...]
+"""Blocks by their number from 0, or a 0 or 1 for each; may be empty."""
+
+Kinds = tuple[str, ...]
+"""What each block is, by name; empty where a family's usual order holds."""
+
 Sizes = tuple[int, ...]
 """Sizes, one for each of several weights; a field that is a ``tuple[int, ...]`` counts the layers of stages."""
 

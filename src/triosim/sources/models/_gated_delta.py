@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._decoder import LlamaLike
-from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._family import Share
+from triosim.sources.models._decoder import FULL, LlamaLike
+from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
+from triosim.sources.models._family import Blocks, Share
 from triosim.sources.models._gated_attention import GatedAttention
 from triosim.sources.models._parts import FeedForward, Norm, Rotary
 from triosim.sources.models._scan import GatedDeltaNet, state_type_problem
@@ -64,7 +64,7 @@ class GatedDeltaLike(LlamaLike):
         return "self_attn" if self._sees_all(layer) else "linear_attn"
 
     def _sees_all(self, layer: int) -> bool:
-        return (layer + 1) % self.full_attention_interval == 0
+        return self.of_kind(layer, FULL, (layer + 1) % self.full_attention_interval == 0)
 
     def attention(self, layer: int) -> Any:
         if not self._sees_all(layer):
@@ -85,6 +85,7 @@ class GatedDeltaExperts(GatedDeltaLike):
     moe_intermediate_size: int = 512
     shared_expert_intermediate_size: int = 512
     decoder_sparse_step: int = 1
+    mlp_only_layers: Blocks = ()
     norm_topk_prob: bool = True
 
     def problem(self) -> str:
@@ -98,7 +99,7 @@ class GatedDeltaExperts(GatedDeltaLike):
         )  # fmt: skip
 
     def feed_forward(self, layer: int) -> Any:
-        if (layer + 1) % self.decoder_sparse_step:
+        if not is_sparse(layer, self.decoder_sparse_step, self.mlp_only_layers):
             return super().feed_forward(layer)
         kind = self.layout.kind
         return Experts(

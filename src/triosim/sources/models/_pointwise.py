@@ -52,13 +52,13 @@ class PointwiseLayers(AutocastLayers):
         return y
 
     def scaled_by(self, x: Tensor, weight: Tensor) -> Tensor:
-        """``x`` [..., width] times a parameter [width]."""
+        """``x`` [..., heads, width] times a parameter [width], or [heads, width]."""
         y = self.tensor(x.shape, wider(x, weight), needs_grad=x.needs_grad)
         row = self.operator("aten::mul", ("self", "other"), (weight, x), (y,))
 
         def rule(g: Tensor) -> None:
             dx, parts = self.to(self.mul(g, weight), x.dtype), self.mul(g, x)
-            ones = (1,) * (len(x.shape) - 1)
+            ones = (1,) * (len(x.shape) - len(weight.shape))
             dw = self.tensor((*ones, *weight.shape), parts.dtype)
             self.operator("aten::sum", ("self",), (parts,), (dw,), {"dim": list(range(len(ones))), "keepdim": True})
             self.give(weight, self.view(dw, weight.shape))
@@ -156,14 +156,23 @@ class PointwiseLayers(AutocastLayers):
         read = (gate, up) if weight is None else (gate, up, weight)
         roles = ("gate", "up", "weight")[: len(read)]
         row = self.operator(name, roles, read, (y,))
+        narrow = bool(self.stored_gate) and self.training
+        kept = [self._copied(x, self.stored_gate) if narrow else x for x in (gate, up)]
 
         def rule(g: Tensor) -> None:
             gradients = [self._like(x, False) for x in read]
-            self.operator(f"{name}_backward", ("grad_output", *roles), (g, *read), gradients)
+            again = [self._copied(x, gate.dtype) if narrow else x for x in kept]
+            self.operator(f"{name}_backward", ("grad_output", *roles), (g, *again, *read[2:]), gradients)
             for x, gradient in zip(read, gradients, strict=True):
                 self.give(x, gradient)
 
         self.derivative(row, (y,), rule)
+        return y
+
+    def _copied(self, x: Tensor, dtype: str) -> Tensor:
+        """A copy in another element type, of which there is no derivative."""
+        y = self.tensor(x.shape, dtype)
+        self.operator("aten::_to_copy", ("self",), (x,), (y,), {"dtype": dtype})
         return y
 
     def squared_relu(self, x: Tensor, weight: Tensor | None = None) -> Tensor:

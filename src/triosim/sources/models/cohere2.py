@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Norm, SelfAttention
 from triosim.sources.models._tape import Tensor
@@ -35,7 +35,7 @@ class Cohere2(LlamaLike):
         return Norm(self.hidden_size, "Cohere2LayerNorm", bias=False)
 
     def attention(self, layer: int) -> SelfAttention:
-        seen = (layer + 1) % self.sliding_window_pattern != 0
+        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
         return replace(
             super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias, rotated=seen,
             window=self.sliding_window if seen else 0,

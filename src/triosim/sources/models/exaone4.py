@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
 from triosim.sources.models._parts import Norm, SelfAttention
 
 
@@ -37,7 +37,8 @@ class EXAONE4(LlamaLike):
         return table
 
     def attention(self, layer: int) -> SelfAttention:
-        window = self.sliding_window if (layer + 1) % self.sliding_window_pattern else 0
+        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
+        window = self.sliding_window if seen else 0
         norm = Norm(self.head_size, "Exaone4RMSNorm")
         rotated = window > 0 or not self.sliding_window
         return replace(super().attention(layer), norm=norm, norm_last=True, window=window, rotated=rotated)

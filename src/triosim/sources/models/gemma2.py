@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout
+from triosim.sources.models._decoder import SLIDING, Layout
 from triosim.sources.models._gemma import AROUND, GemmaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import SelfAttention
@@ -29,7 +29,8 @@ class Gemma2(GemmaLike):
     fixed: ClassVar = {"attention_bias": False}
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), window=0 if layer % 2 else self.sliding_window)
+        seen = self.of_kind(layer, SLIDING, layer % 2 == 0)
+        return replace(super().attention(layer), window=self.sliding_window if seen else 0)
 
     def score(self, net: Net, x: Tensor) -> Tensor:
         y = net.scaled(super().score(net, x), "aten::div")

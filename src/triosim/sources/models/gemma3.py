@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout
+from triosim.sources.models._decoder import SLIDING, Layout
 from triosim.sources.models._gemma import AROUND, GemmaLike
 from triosim.sources.models._parts import Norm, SelfAttention
 
@@ -25,6 +25,7 @@ class Gemma3(GemmaLike):
 
     layout: ClassVar = Layout("Gemma3", norms=AROUND, residual="around", model="TextModel")
     model_types: ClassVar = ("gemma3_text",)
+    other_names: ClassVar = {"_sliding_window_pattern": "sliding_window_pattern"}
     left_out: ClassVar = {
         "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -32,7 +33,8 @@ class Gemma3(GemmaLike):
     fixed: ClassVar = {"attention_bias": False}
 
     def attention(self, layer: int) -> SelfAttention:
-        window = self.sliding_window if (layer + 1) % self.sliding_window_pattern else 0
+        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
+        window = self.sliding_window if seen else 0
         return replace(
             super().attention(layer), window=window, norm=Norm(self.head_size, "Gemma3RMSNorm"), norm_last=True
         )

@@ -28,7 +28,7 @@ class GLM4MoE(DeepSeekExperts):
     use_qk_norm: bool = False
 
     layout: ClassVar = Layout("Glm4Moe")
-    model_types: ClassVar = ("glm4_moe",)
+    model_types: ClassVar = ("glm4_moe", "glm4v_moe_text")
     fixed: ClassVar = {"hidden_act": "silu"}
 
     @property

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._parts import SelfAttention
 
@@ -36,11 +36,11 @@ class GptOss(LlamaLike):
     def _router(self) -> ExpertRouter:
         return ExpertRouter(
             self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "GptOssTopKRouter", name="router",
-            score="chosen", bias=True,
+            score="chosen", bias=True, narrow=True,
         )  # fmt: skip
 
     def attention(self, layer: int) -> SelfAttention:
-        window = 0 if layer % 2 else self.sliding_window
+        window = self.sliding_window if self.of_kind(layer, SLIDING, layer % 2 == 0) else 0
         return replace(super().attention(layer), bias=True, last_bias=True, sinks=True, window=window)
 
     def feed_forward(self, layer: int) -> Experts:

@@ -110,7 +110,7 @@ class GraniteMoeHybrid(LlamaLike):
             return None
         router = ExpertRouter(
             self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "GraniteMoeHybridTopKRouter",
-            name="router", score="chosen",
+            name="router", score="chosen", rounded=True,
         )  # fmt: skip
         return Experts(router, self.intermediate_size, "GraniteMoeHybridMoE", "GraniteMoeHybridExperts")
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import CHUNKED, Layout, LlamaLike, listed_for_each
 from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._family import Blocks
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotation, SelfAttention, rotate
 from triosim.sources.models._tape import Tensor
@@ -26,7 +27,11 @@ class Llama4(LlamaLike):
     num_local_experts: int = 16
     num_experts_per_tok: int = 1
     interleave_moe_layer_step: int = 1
+    moe_layers: Blocks = ()
+    """Those with experts; empty: every :attr:`interleave_moe_layer_step`-th."""
     no_rope_layer_interval: int = 4
+    no_rope_layers: Blocks = ()
+    """For each block whether it knows positions; empty: all but every :attr:`no_rope_layer_interval`-th."""
     attention_chunk_size: int = 8192
     use_qk_norm: bool = True
     attn_temperature_tuning: bool = True
@@ -36,25 +41,29 @@ class Llama4(LlamaLike):
     fixed: ClassVar = {"hidden_act": "silu", "attention_bias": False, "attention_dropout": (0.0, 0)}
 
     def problem(self) -> str:
-        return super().problem() or self._router.problem()
+        return super().problem() or listed_for_each(self, "no_rope_layers") or self._router.problem()
 
     @property
     def _router(self) -> ExpertRouter:
         return ExpertRouter(
             self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "Llama4Router", name="router",
-            score="chosen sigmoid",
+            score="chosen sigmoid", narrow=True,
         )  # fmt: skip
 
     def attention(self, layer: int) -> Any:
         rotated = (layer + 1) % self.no_rope_layer_interval != 0
+        if self.no_rope_layers:
+            rotated = self.no_rope_layers[layer] != 0
+        chunk = self.attention_chunk_size if self.of_kind(layer, CHUNKED, rotated) else 0
         return Llama4Attention(
             self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size, "Llama4TextAttention",
-            rotated=rotated, chunk=self.attention_chunk_size if rotated else 0, normed=self.use_qk_norm and rotated,
+            rotated=rotated, chunk=chunk, normed=self.use_qk_norm and rotated,
             tempered=self.attn_temperature_tuning and not rotated,
         )  # fmt: skip
 
     def feed_forward(self, layer: int) -> Any:
-        if (layer + 1) % self.interleave_moe_layer_step:
+        sparse = (layer + 1) % self.interleave_moe_layer_step == 0
+        if not (layer in self.moe_layers if self.moe_layers else sparse):
             return FeedForward(self.hidden_size, self.intermediate_size_mlp, "Llama4TextMLP")
         return Experts(
             self._router, self.intermediate_size, "Llama4TextMoe", "Llama4TextExperts", inputs_first=True,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
 from triosim.sources.models._parts import SelfAttention
 
 
@@ -19,8 +19,10 @@ class Mistral(LlamaLike):
     sliding_window: int = 0
 
     layout: ClassVar = Layout("Mistral")
-    model_types: ClassVar = ("mistral",)
+    model_types: ClassVar = ("mistral", "ministral")
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), window=self.sliding_window)
+        return replace(
+            super().attention(layer), window=self.sliding_window if self.of_kind(layer, SLIDING, True) else 0
+        )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
 from triosim.sources.models._parts import Norm, Rotary, SelfAttention
 
 
@@ -30,6 +30,7 @@ class OLMo3(LlamaLike):
         return (Rotary(self.head_size, "Olmo3RotaryEmbedding", full_precision=True),)
 
     def attention(self, layer: int) -> SelfAttention:
-        window = self.sliding_window if (layer + 1) % self.sliding_window_pattern else 0
+        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
+        window = self.sliding_window if seen else 0
         norm = Norm(self.num_attention_heads * self.head_size, "Olmo3RMSNorm")
         return replace(super().attention(layer), norm=norm, window=window)

@@ -11,18 +11,19 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._parts import SelfAttention
+from triosim.sources.models._qwen import QwenLike
 
 
 @registered
 @dataclass(frozen=True)
-class Qwen2(LlamaLike):
+class Qwen2(QwenLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     layout: ClassVar = Layout("Qwen2")
     model_types: ClassVar = ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
-    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
+    fixed: ClassVar = {"hidden_act": "silu"}
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), bias=True)

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
+from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
+from triosim.sources.models._family import Blocks, Count
 from triosim.sources.models._parts import FeedForward, SelfAttention
 
 
@@ -22,11 +23,17 @@ class Qwen2Moe(LlamaLike):
     moe_intermediate_size: int = 1408
     shared_expert_intermediate_size: int = 5632
     decoder_sparse_step: int = 1
+    mlp_only_layers: Blocks = ()
     norm_topk_prob: bool = False
+    qkv_bias: bool = True
+    sliding_window: int = 0
+    use_sliding_window: bool = False
+    max_window_layers: Count = 28
 
     layout: ClassVar = Layout("Qwen2Moe")
     model_types: ClassVar = ("qwen2_moe",)
-    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False, "mlp_only_layers": ([], None)}
+    left_out: ClassVar = {"sliding_window": 4096}
+    fixed: ClassVar = {"hidden_act": "silu"}
 
     def problem(self) -> str:
         return super().problem() or self._router.problem()
@@ -39,10 +46,13 @@ class Qwen2Moe(LlamaLike):
         )  # fmt: skip
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), bias=True)
+        seen = self.use_sliding_window and self.of_kind(
+            layer, SLIDING, layer % 2 == 0 and layer < self.max_window_layers
+        )
+        return replace(super().attention(layer), bias=self.qkv_bias, window=self.sliding_window if seen else 0)
 
     def feed_forward(self, layer: int) -> Any:
-        if (layer + 1) % self.decoder_sparse_step:
+        if not is_sparse(layer, self.decoder_sparse_step, self.mlp_only_layers):
             return super().feed_forward(layer)
         return Experts(
             self._router, self.moe_intermediate_size, "Qwen2MoeSparseMoeBlock", "Qwen2MoeExperts",

@@ -7,20 +7,23 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._parts import Norm, SelfAttention
+from triosim.sources.models._qwen import QwenLike
 
 
 @registered
 @dataclass(frozen=True)
-class Qwen3(LlamaLike):
+class Qwen3(QwenLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 128
+    attention_bias: bool = False
 
     layout: ClassVar = Layout("Qwen3")
     model_types: ClassVar = ("qwen3", "qwen3_vl_text")
-    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False, "attention_bias": False}
+    fixed: ClassVar = {"hidden_act": "silu"}
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), norm=Norm(self.head_size, "Qwen3RMSNorm"))
+        bias, norm = self.attention_bias, Norm(self.head_size, "Qwen3RMSNorm")
+        return replace(super().attention(layer), bias=bias, last_bias=bias, norm=norm)

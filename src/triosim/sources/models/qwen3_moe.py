@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
+from triosim.sources.models._family import Blocks
 from triosim.sources.models._parts import Norm, SelfAttention
 
 
@@ -21,17 +22,17 @@ class Qwen3Moe(LlamaLike):
     num_experts_per_tok: int = 8
     moe_intermediate_size: int = 768
     decoder_sparse_step: int = 1
+    mlp_only_layers: Blocks = ()
     norm_topk_prob: bool = False
+    attention_bias: bool = False
+    sliding_window: int = 0
+    use_sliding_window: bool = False
 
     layout: ClassVar = Layout("Qwen3Moe")
     model_types: ClassVar = ("qwen3_moe", "qwen3_vl_moe_text")
     other_names: ClassVar = {"num_local_experts": "num_experts"}
-    fixed: ClassVar = {
-        "hidden_act": "silu",
-        "use_sliding_window": False,
-        "attention_bias": False,
-        "mlp_only_layers": [],
-    }
+    left_out: ClassVar = {"sliding_window": 4096}
+    fixed: ClassVar = {"hidden_act": "silu"}
 
     @classmethod
     def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
@@ -48,10 +49,12 @@ class Qwen3Moe(LlamaLike):
         )  # fmt: skip
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), norm=Norm(self.head_size, "Qwen3MoeRMSNorm"))
+        bias, window = self.attention_bias, self.sliding_window if self.use_sliding_window else 0
+        norm = Norm(self.head_size, "Qwen3MoeRMSNorm")
+        return replace(super().attention(layer), bias=bias, last_bias=bias, norm=norm, window=window)
 
     def feed_forward(self, layer: int) -> Any:
-        if (layer + 1) % self.decoder_sparse_step:
+        if not is_sparse(layer, self.decoder_sparse_step, self.mlp_only_layers):
             return super().feed_forward(layer)
         return Experts(
             self._router, self.moe_intermediate_size, "Qwen3MoeSparseMoeBlock", "Qwen3MoeExperts", router_first=False

@@ -20,4 +20,4 @@ class Qwen3Next(GatedDeltaExperts):
 
     layout: ClassVar = Layout("Qwen3Next")
     model_types: ClassVar = ("qwen3_next",)
-    fixed: ClassVar = {"hidden_act": "silu", "attention_bias": False, "mlp_only_layers": ([], None)}
+    fixed: ClassVar = {"hidden_act": "silu", "attention_bias": False}

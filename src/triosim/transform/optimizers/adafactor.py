@@ -14,6 +14,7 @@ from triosim.transform.optimizing import (
     StepBuilder,
     cast,
     made,
+    total,
     written,
 )
 
@@ -24,6 +25,8 @@ class Adafactor(OptimizerRule):
 
     A tensor of ``[..., m, n]`` keeps ``[..., m, 1]`` and ``[..., 1, n]``, a vector as much as itself; 16-bit gradients
     are cast one at a time.  That the host reads two norms of each tensor, and so waits for the device, is left out.
+    Ranks that have parts of the tensors (ZeRO 2 and 3) all-reduce what is a sum over what they divide, as GSPMD does
+    with the same lines in JAX; the class of PyTorch 2.13 does not run on the parts that ``fully_shard`` leaves.
     """
 
     def states(self, name: str, shape: Shape) -> Mapping[str, State]:
@@ -51,6 +54,7 @@ class Adafactor(OptimizerRule):
                 second = "mat2" if product != "matmul" else "other"
                 estimate = made(step, owner, product, weight.shape, **{"self": row, second: column})
                 mean = made(step, owner, "mean", (*row.shape[:-2], 1, 1), {"dim": [-2], "keepdim": True}, self=row)
+                mean = total(step, mean, [-2])
                 estimate = written(step, "div_", estimate, other=written(step, "clamp_", mean))
             change = written(step, "rsqrt_", written(step, "clamp_", estimate))
             change = written(step, "mul_", change, other=gradient)
@@ -68,4 +72,5 @@ def _mean_square(step: StepBuilder, weight: Any, gradient: Any, state: Any, dim:
 def _norm(
     step: StepBuilder, weight: Any, tensor: Any, shape: Shape = (), args: Mapping[str, Any] | None = None
 ) -> Any:  # fmt: skip
-    return made(step, weight, "linalg_vector_norm", shape, args, self=tensor)
+    norm = made(step, weight, "linalg_vector_norm", shape, args, self=tensor)
+    return total(step, norm, args["dim"] if args else range(-len(tensor.shape), 0))

@@ -17,6 +17,8 @@ from triosim.transform.optimizing import (
     StepBuilder,
     cast,
     made,
+    part,
+    whole,
     written,
 )
 
@@ -31,7 +33,9 @@ class Muon(OptimizerRule):
     the last layer, norms and biases are updated by AdamW, as both sources do.
 
     The momentum of a matrix is brought near the closest orthogonal one by Newton-Schulz iterations, each three products
-    of whole matrices; a matrix keeps 4 bytes a parameter.
+    of whole matrices; a matrix keeps 4 bytes a parameter.  Of ranks that have parts of the matrices (ZeRO 2 and 3) each
+    brings some together and is sent their momentum, as ``Muon`` of Dion (github.com/microsoft/dion), torchtitan and
+    Megatron-FSDP have it.
 
     Attributes:
         steps: iterations.
@@ -72,6 +76,7 @@ class Muon(OptimizerRule):
         if self.nesterov:
             momentum = made(step, weight, "lerp", gradient.shape, self=gradient, end=momentum)
         x = made(step, weight, "_to_copy", momentum.shape, {"dtype": WORKS_IN}, WORKS_IN, self=momentum)
+        x = whole(step, x)
         *stack, rows, columns = x.shape
         short, long = min(rows, columns), max(rows, columns)
         x = step.alias(x, (*stack, short, long))
@@ -84,7 +89,7 @@ class Muon(OptimizerRule):
             gram = made(step, weight, product, square, self=x, mat2=step.alias(x, (*stack, long, short)))
             change = made(step, weight, added, square, self=gram, **{f"{batches}1": gram, f"{batches}2": gram})
             x = made(step, weight, added, x.shape, self=x, **{f"{batches}1": change, f"{batches}2": x})
-        x = step.alias(x, (*stack, rows, columns))
+        x = part(step, step.alias(x, (*stack, rows, columns)))
         return written(step, "add_", written(step, "mul_", master), other=x)
 
 

@@ -1,0 +1,47 @@
+"""GLM-4.7 Flash: GLM-4.5's experts with the latent attention of DeepSeek-V3 (Z.ai, model card, 2026)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from triosim.core.dataclass import dataclass
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._deepseek import DeepSeek
+from triosim.sources.models._experts import ExpertRouter
+
+
+@registered
+@dataclass(frozen=True)
+class GLM4MoELite(DeepSeek):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    n_routed_experts: int = 64
+    num_experts_per_tok: int = 4
+    moe_intermediate_size: int = 1536
+    qk_nope_head_dim: int = 192
+    v_head_dim: int = 256
+    norm_topk_prob: bool = True
+
+    layout: ClassVar = Layout("Glm4MoeLite")
+    model_types: ClassVar = ("glm4_moe_lite",)
+    left_out: ClassVar = {"q_lora_rank": 768}
+    fixed: ClassVar = {"attention_bias": False, "hidden_act": "silu"}
+
+    @classmethod
+    def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
+        kinds = table.get("mlp_layer_types")
+        if isinstance(kinds, list) and "sparse" in kinds:
+            first = kinds.index("sparse")
+            if kinds == ["dense"] * first + ["sparse"] * (len(kinds) - first):
+                rest = {key: value for key, value in table.items() if key != "mlp_layer_types"}
+                return {**rest, "first_k_dense_replace": first}
+        return table
+
+    @property
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
+            self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, "Glm4MoeLiteTopkRouter",
+            score="sigmoid", normalised=self.norm_topk_prob, full_precision=True, groups=self.n_group,
+            best_groups=self.topk_group, correction=True, scaled=True,
+        )  # fmt: skip

@@ -1,0 +1,53 @@
+"""Granite 3 with experts: many small ones instead of the feed-forward part (IBM, Granite 3.0, October 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from triosim.core.dataclass import dataclass
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._net import Net
+from triosim.sources.models._parts import SelfAttention
+from triosim.sources.models._tape import Tensor
+
+
+@registered
+@dataclass(frozen=True)
+class GraniteMoe(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    num_local_experts: int = 8
+    num_experts_per_tok: int = 2
+    attention_bias: bool = False
+
+    layout: ClassVar = Layout(
+        "GraniteMoe", feed_forward="block_sparse_moe", scaled=True,
+        order=("attention", "input_layernorm", "post_attention_layernorm", "feed_forward"),
+    )  # fmt: skip
+    model_types: ClassVar = ("granitemoe",)
+    fixed: ClassVar = {"hidden_act": "silu"}
+
+    def problem(self) -> str:
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
+            self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "GraniteMoeTopKRouter", name="router",
+            score="chosen", rounded=True,
+        )  # fmt: skip
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias)
+
+    def feed_forward(self, layer: int) -> Experts:
+        return Experts(self._router, self.intermediate_size, "GraniteMoeMoE", "GraniteMoeExperts")
+
+    def embed(self, net: Net, tokens: Tensor) -> Tensor:
+        return net.scaled(super().embed(net, tokens))
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        return net.scaled(super().score(net, x), "aten::div")
