@@ -173,7 +173,8 @@ def price_job(
     }
     all_times, clocks = _held_back(full_clock, jobs, mesh, drawn or {})
     return PricedJob(
-        whole=made.whole, step=step, share=made.share or step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, assignment=assignment,
+        whole=made.whole, step=step, share=made.share or step, system=system, plan=plan, fidelity=fidelity, mesh=mesh,
+        assignment=assignment,
         residual=residual, router=router_of(system), workload=workload, recorded_on=recorded_on, named=named,
         models=tuple(devices), jobs=jobs, all_times=all_times, full_clock=full_clock, each_run=each_run, clocks=clocks,
     )  # fmt: skip
