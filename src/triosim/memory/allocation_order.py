@@ -50,6 +50,11 @@ class AllocationEvent(IntEnum):
     """Freed if it was there when the pass began."""
 
 
+_Event = AllocationEvent
+_OWN = (_Event.ALLOCATE_OWN, _Event.FREE_OWN)
+_FREES = (_Event.FREE_OWN, _Event.FREE_FIRST, _Event.FREE_IF_PRESENT)
+
+
 @dataclass(frozen=True)
 class AllocationOrder:
     """The passes of an iteration, as an allocator sees them.
@@ -81,8 +86,7 @@ class AllocationOrder:
         Raises:
             InputError: more memory than can be counted.
         """
-        allocates = np.isin(self.what, (AllocationEvent.ALLOCATE_OWN, AllocationEvent.ALLOCATE,
-                                        AllocationEvent.ALLOCATE_IF_ABSENT))  # fmt: skip
+        allocates = ~np.isin(self.what, _FREES)
         kind = np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
         often = np.bincount(self.order, minlength=len(self.ends) - 1)[kind[allocates]]
         check_countable(self.resident, np.ones(len(self.resident)))
@@ -100,12 +104,12 @@ class AllocationOrder:
         rows = list(zip(self.what.tolist(), self.which.tolist(), self.size.tolist(), strict=True))
         kinds = [rows[first:last] for first, last in zip(self.ends[:-1], self.ends[1:], strict=True)]
         for kind, micro_batch in zip(self.order.tolist(), self.micro_batch.tolist(), strict=True):
-            there = {which for what, which, _ in kinds[kind] if what >= 2 and held.get((-1, which))}
+            there = {which for what, which, _ in kinds[kind] if what not in _OWN and held.get((-1, which))}
             for what, which, size in kinds[kind]:
-                own = held.setdefault((micro_batch if what < 2 else -1, which), [])
-                if (what, which in there) in ((AllocationEvent.ALLOCATE_IF_ABSENT, True), (5, False)):
+                own = held.setdefault((micro_batch if what in _OWN else -1, which), [])
+                if what == (_Event.ALLOCATE_IF_ABSENT if which in there else _Event.FREE_IF_PRESENT):
                     continue
-                if what in (AllocationEvent.FREE_OWN, AllocationEvent.FREE_FIRST, AllocationEvent.FREE_IF_PRESENT):
+                if what in _FREES:
                     events.append((own.pop(0), True))
                 else:
                     own.append(len(sizes))
@@ -131,9 +135,8 @@ def allocation_order(
     here = (blocks.size > 0) & (blocks.home == MemoryLocation.DEVICE)
     size = -(-blocks.size // ROUND_BYTES) * ROUND_BYTES
     of_pass, once = (here & (blocks.scope == scope) for scope in (BlockLifetime.MICRO_BATCH, BlockLifetime.ITERATION))
-    number = np.cumsum(once) - 1
     within = [uses.of(of_pass[uses.block]) for uses in fragments]
-    beside = _once([uses.of(once[uses.block]) for uses in fragments], number, size)
+    beside = _once([uses.of(once[uses.block]) for uses in fragments], size)
     kind, kinds = _kinds(within, beside, order, micro_batch, size)
     what, which, sizes = (np.concatenate(column) for column in zip(*(one.ordered() for one in kinds), strict=True))
     return AllocationOrder(
@@ -172,16 +175,16 @@ _STAYS = 1 << 41
 """Entry of what stays, or is freed by another fragment."""
 
 
-def _once(within: Sequence[BlockUses], number: Int64, size: Int64) -> list[_PassEvents]:
+def _once(within: Sequence[BlockUses], size: Int64) -> list[_PassEvents]:
     """Events of blocks of which there is one in an iteration.
 
     Raises:
         Undecided: at one time several are allocated of which one is freed by another fragment.
     """
-    freed = np.zeros(len(size), bool)
+    freed, used = np.zeros(len(size), bool), np.zeros(len(size), bool)
     for uses in within:
-        freed[uses.block[uses.frees]] = True
-    found = []
+        freed[uses.block[uses.frees]] = used[uses.block] = True
+    number, found = np.cumsum(used) - 1, []
     for uses in within:
         block, turn = uses.block, _numbers(uses.block)
         begins, ends = uses.first != NEVER, uses.frees & ((uses.first != NEVER) | (turn == 0))
@@ -191,8 +194,8 @@ def _once(within: Sequence[BlockUses], number: Int64, size: Int64) -> list[_Pass
         if (np.searchsorted(late, often, "right") - np.searchsorted(late, often) > 1).any():
             raise Undecided
         entry = np.where(uses.frees, _LATE + turn, _STAYS)
-        allocates = np.where(turn == 0, AllocationEvent.ALLOCATE_IF_ABSENT, AllocationEvent.ALLOCATE)
-        frees = np.where(begins, AllocationEvent.FREE_FIRST, AllocationEvent.FREE_IF_PRESENT)
+        allocates = np.where(turn == 0, _Event.ALLOCATE_IF_ABSENT, _Event.ALLOCATE)
+        frees = np.where(begins, _Event.FREE_FIRST, _Event.FREE_IF_PRESENT)
         found.append(
             _PassEvents(
                 np.append(2 * uses.first[begins], 2 * uses.last[ends] + 1), np.append(entry[begins], entry[ends]),
@@ -215,8 +218,8 @@ def _kinds(
 ) -> tuple[Int64, list[_PassEvents]]:
     """The kind of each pass that is run, and what happens in each kind.
 
-    Fragments in which nothing of a micro-batch is come first; the others are of one kind for each way that micro-batches
-    take through them.
+    Fragments in which nothing of a micro-batch is come first; the others are of one kind for each way that
+    micro-batches take through them.
 
     Raises:
         Undecided: micro-batches run fragments in different orders.
@@ -309,7 +312,7 @@ def _passes(path: Sequence[BlockUses], places: Sequence[int], of: _LastUses, siz
     for number in range(len(path)):
         at = np.append(np.flatnonzero(begins_in == number), np.flatnonzero(ends_in == number))
         frees = np.arange(len(at)) >= np.count_nonzero(begins_in == number)
-        what = np.where(frees, AllocationEvent.FREE_OWN, AllocationEvent.ALLOCATE_OWN)
+        what = np.where(frees, _Event.FREE_OWN, _Event.ALLOCATE_OWN)
         time = np.where(frees, end[at], begin[at])
         found.append(_PassEvents(time, entry[at], block[at], what, row[at], size[block[at]]))
     return found

@@ -81,6 +81,8 @@ LEAST_FULL = 0.8
 """Part of what the fullest stage needs, roughly, from which on another may be it."""
 SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
+MUCH_LARGER = 1.5
+"""How many times the blocks of a step another has from which on it is not used in its place."""
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
@@ -622,9 +624,15 @@ def _is_in(one: tuple[ModelChunk, ...], other: tuple[ModelChunk, ...]) -> bool:
 
 def _sizes(blocks: int) -> list[int]:
     """Blocks of steps on which memory is looked at, ascending: halves of halves, and a few more, so that plans share
-    them."""
+    them; of two that are nearly alike the larger, for making one takes longer than a few blocks more in each plan."""
     halves = (blocks >> often for often in range(1, blocks.bit_length()))
-    return sorted({blocks, *(min(max(half + SPARE, BLOCKS), blocks) for half in halves)})
+    sizes = sorted({BLOCKS, blocks, *(min(max(half + SPARE, BLOCKS), blocks) for half in halves)})
+    found = [sizes.pop()]
+    while sizes:
+        if sizes[-1] == BLOCKS or found[-1] > MUCH_LARGER * sizes[-1]:
+            found.append(sizes[-1])
+        sizes.pop()
+    return found[::-1]
 
 
 @dataclass(frozen=True)

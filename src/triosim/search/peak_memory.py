@@ -77,7 +77,9 @@ def _scheduled(of: StageFacts, order: StageOrder) -> tuple[list[PassUses], NDArr
     which, end = np.array(kinds, np.int64)[order.kind_of_action], int(order.micro_batch.max(initial=0))
     ends = np.flatnonzero(order.last)
     reduced = len(passes) + np.arange(len(ends))
-    passes += [reduction_uses(of, of.parts[order.action_kinds[order.kind_of_action[row]].chunk]) for row in ends.tolist()]
+    passes += [
+        reduction_uses(of, of.parts[order.action_kinds[order.kind_of_action[row]].chunk]) for row in ends.tolist()
+    ]
     which = np.append(np.insert(which, ends + 1, reduced), len(passes))
     micro_batch = np.append(np.insert(order.micro_batch.astype(np.int64), ends + 1, end), end)
     return [*passes, update_uses(of)], which, micro_batch
