@@ -53,6 +53,51 @@ public:
         return reserved_;
     }
 
+    // The block that is allocated.
+    std::int32_t allocate(std::int64_t size) {
+        const bool small = size <= small_bytes;
+        auto& pool = free_[small];
+        const auto found = std::ranges::lower_bound(pool, Entry{size, -1, none});
+        std::int32_t at;
+        if (found != pool.end()) {
+            at = std::get<2>(*found);
+            pool.erase(found);
+            blocks_[at].free = false;
+        } else {
+            const std::int64_t bytes = segment(size);
+            at = add({bytes, top_, none, none, small, false});
+            top_ += bytes;
+            reserved_ += bytes;
+        }
+        const std::int64_t rest = blocks_[at].size - size;
+        if (small ? rest >= round_bytes : rest > small_bytes) {
+            const std::int32_t right = blocks_[at].right;
+            const std::int32_t split = add({rest, blocks_[at].address + size, at, right, small, false});
+            if (right != none) blocks_[right].left = split;
+            blocks_[at].right = split;
+            blocks_[at].size = size;
+            insert(split);
+        }
+        return at;
+    }
+
+    void release(std::int32_t at) {
+        if (const std::int32_t right = blocks_[at].right; right != none && blocks_[right].free) {
+            remove(right);
+            absorb(at, right);
+        }
+        if (const std::int32_t left = blocks_[at].left; left != none && blocks_[left].free) {
+            remove(left);
+            absorb(left, at);
+            at = left;
+        }
+        insert(at);
+    }
+
+    std::int64_t reserved() const { return reserved_; }
+    std::int64_t address(std::int32_t at) const { return blocks_[at].address; }
+    std::int64_t extent(std::int32_t at) const { return blocks_[at].size; }
+
 private:
     static constexpr std::int32_t none = -1;
 
@@ -92,46 +137,6 @@ private:
         auto& pool = free_[blocks_[at].small];
         pool.erase(std::ranges::lower_bound(pool, Entry{blocks_[at].size, blocks_[at].address, at}));
         blocks_[at].free = false;
-    }
-
-    std::int32_t allocate(std::int64_t size) {
-        const bool small = size <= small_bytes;
-        auto& pool = free_[small];
-        const auto found = std::ranges::lower_bound(pool, Entry{size, -1, none});
-        std::int32_t at;
-        if (found != pool.end()) {
-            at = std::get<2>(*found);
-            pool.erase(found);
-            blocks_[at].free = false;
-        } else {
-            const std::int64_t bytes = segment(size);
-            at = add({bytes, top_, none, none, small, false});
-            top_ += bytes;
-            reserved_ += bytes;
-        }
-        const std::int64_t rest = blocks_[at].size - size;
-        if (small ? rest >= round_bytes : rest > small_bytes) {
-            const std::int32_t right = blocks_[at].right;
-            const std::int32_t split = add({rest, blocks_[at].address + size, at, right, small, false});
-            if (right != none) blocks_[right].left = split;
-            blocks_[at].right = split;
-            blocks_[at].size = size;
-            insert(split);
-        }
-        return at;
-    }
-
-    void release(std::int32_t at) {
-        if (const std::int32_t right = blocks_[at].right; right != none && blocks_[right].free) {
-            remove(right);
-            absorb(at, right);
-        }
-        if (const std::int32_t left = blocks_[at].left; left != none && blocks_[left].free) {
-            remove(left);
-            absorb(left, at);
-            at = left;
-        }
-        insert(at);
     }
 
     // The block at `gone`, right of `at`, becomes part of it.

@@ -385,6 +385,36 @@ def test_arrays_of_allocations() -> None:
                 assert not taken, what
 
 
+PASSES = (
+    np.array([512, 0], np.int64), np.array([0, 3, 6], np.int64), np.array([0, 4, 2, 1, 5, 3], np.int8),
+    np.array([0, 0, 1, 0, 0, 1], np.int32), np.array([1024, 1 << 21, 512, 1024, 1 << 21, 512], np.int64),
+    np.array([0, 1] * 8, np.int32), np.repeat(np.arange(8, dtype=np.int32), 2),
+)  # fmt: skip
+
+
+def test_passes_that_allocate() -> None:
+    assert _allocator.reserved_in_passes(*PASSES) == (2 << 20) + (20 << 20)
+    for number, column in enumerate(PASSES):
+        for what, value in wrong(column):
+            given = [*PASSES[:number], value, *PASSES[number + 1 :]]
+            taken = not refused(lambda given=given: _allocator.reserved_in_passes(*given))
+            assert readable(value, column) or not taken, what
+    for number, place, value in (
+        (0, 0, -1), (0, 0, 2**62), (1, 1, 7), (1, 0, 1), (1, 2, 5), (2, 0, 1), (2, 3, 0), (2, 5, 6), (2, 5, -1),
+        (3, 0, 6), (3, 0, -1), (3, 5, 0), (4, 0, -1), (4, 1, 2**62), (5, 0, 2), (5, 0, -1), (5, 0, 1), (6, 1, 3),
+    ):  # fmt: skip
+        given = [column.copy() for column in PASSES]
+        given[number][place] = value
+        with pytest.raises(ValueError, match="passes must allocate what is not held"):
+            _allocator.reserved_in_passes(*given)
+    many = np.array([2**55], np.int64)
+    with pytest.raises(ValueError, match="fewer than 2"):  # also where turns are left out
+        _allocator.reserved_in_passes(
+            np.zeros(0, np.int64), np.array([0, 2], np.int64), np.array([0, 1], np.int8), np.zeros(2, np.int32),
+            np.repeat(many, 2), np.zeros(64, np.int32), np.arange(64, dtype=np.int32),
+        )  # fmt: skip
+
+
 def test_these_are_all_that_is_bound() -> None:
     def functions(module: ModuleType) -> set[str]:
         return {
@@ -392,7 +422,7 @@ def test_these_are_all_that_is_bound() -> None:
         }
 
     assert functions(_native) == {"chained", "meeting", "play", "play_many", "refine", "replay", "steady", "turns"}
-    assert functions(_allocator) == {"reserved"}
+    assert functions(_allocator) == {"reserved", "reserved_in_passes"}
 
 
 @pytest.mark.parametrize("ticks", [2**63 - 1, 2**62, -(2**63)])

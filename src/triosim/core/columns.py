@@ -90,8 +90,14 @@ class Ragged:
         return np.diff(self.offsets)
 
     def rows(self) -> NDArray[np.int64]:
-        """The row that each flat value belongs to, shape ``(total,)``."""
-        return np.repeat(np.arange(len(self)), self.lengths())
+        """The row that each flat value belongs to, shape ``(total,)``; made once and kept, read-only."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> NDArray[np.int64]:
+        found = np.repeat(np.arange(len(self)), self.lengths())
+        found.setflags(write=False)
+        return found
 
     def products(self) -> NDArray[np.int64]:
         """Product of each row (1 for an empty row): element counts when rows are shapes."""

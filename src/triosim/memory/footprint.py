@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +140,20 @@ def reserved_bytes(lifetimes: Lifetimes) -> int:
     return int(reserved(size, order))
 
 
+def check_countable(size: NDArray[np.int64], often: NDArray[Any]) -> None:
+    """Check that what is allocated can be counted.
+
+    Args:
+        size: bytes of allocations.
+        often: how often each is made.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if ((size.astype(np.float64) + LARGEST_ROUND) * often).sum() >= MOST_BYTES:
+        raise InputError("the tensors of one rank add up to more than 5.7e17 bytes: look for a batch that is too large")
+
+
 def _events(lifetimes: Lifetimes) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes as the allocator rounds them; when each is allocated, then when each is freed; the order of these events.
 
@@ -147,8 +162,7 @@ def _events(lifetimes: Lifetimes) -> tuple[NDArray[np.int64], NDArray[np.int64],
     Raises:
         InputError: more memory than can be counted.
     """
-    if (lifetimes.bytes.astype(np.float64) + LARGEST_ROUND).sum() >= MOST_BYTES:
-        raise InputError("the tensors of one rank add up to more than 5.7e17 bytes: look for a batch that is too large")
+    check_countable(lifetimes.bytes, np.ones(len(lifetimes)))
     size = -(-lifetimes.bytes // ROUND_BYTES) * ROUND_BYTES
     times = np.concatenate([2 * lifetimes.start.astype(np.int64), 2 * lifetimes.end.astype(np.int64) + 1])
     return size, times, np.argsort(times, kind="stable")

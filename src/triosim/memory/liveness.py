@@ -178,7 +178,7 @@ def _of_scope(
     return {key: uses for key, uses in within.items() if len(uses.block)}
 
 
-def _turns(uses: BlockUses) -> list[BlockUses]:
+def turns(uses: BlockUses) -> list[BlockUses]:
     """The first stretch of every block, the second, and so on."""
     if not len(uses.block):
         return []
@@ -239,7 +239,7 @@ def _each(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], micro_ba
         first[cells], last[cells] = NEVER, -1
 
     for group in groups:
-        for uses in _turns(group.uses):
+        for uses in turns(group.uses):
             cells = np.ix_(group.which, column[uses.block])
             begins = np.where(uses.first == NEVER, NEVER, uses.first + group.start)
             first[cells] = np.minimum(first[cells], begins)
@@ -265,7 +265,7 @@ def _once(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], end: int
     freed = np.zeros(len(blocks.size), bool)
     for uses in within.values():
         freed[uses.block[uses.frees]] = True
-    turns = {key: _turns(uses) for key, uses in within.items()}
+    in_turn = {key: turns(uses) for key, uses in within.items()}
     again = {key: bool(freed[uses.block].any()) for key, uses in within.items()}
     first = np.full(len(blocks.size), NEVER, np.int64)
     last = np.full(len(blocks.size), -1, np.int64)
@@ -276,7 +276,7 @@ def _once(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], end: int
         if key not in within or (key in seen and not again[key]):
             continue  # what is never freed stays from the first time on
         seen.add(key)
-        for uses in turns[key]:
+        for uses in in_turn[key]:
             begins = np.where(uses.first == NEVER, NEVER, uses.first + fragment.start)
             first[uses.block] = np.minimum(first[uses.block], begins)
             last[uses.block] = np.maximum(last[uses.block], uses.last + fragment.start)

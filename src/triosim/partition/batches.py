@@ -13,7 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.caching import kept
 from triosim.partition.step import Step
+from triosim.trace.repeated import ROOM
 from triosim.trace.tables import Trace
 from triosim.transform.rescale import rescale
 
@@ -35,6 +37,7 @@ def grows_alike(whole: Trace, ranks: int) -> bool:
     return named and even and (meta.batch_size or 0) > 1
 
 
+@kept(16, room=ROOM, size=lambda step: len(step.trace))
 def of_batch(step: Step, divided: Trace, whole: Trace) -> Step:
     """The share of a step of other samples: row for row the same operators and transfers.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.relations import Change, ChangedTables, RelatedTable, changed
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling
@@ -60,7 +61,7 @@ def long_step(of: RepeatedTrace, step: Step, short: Trace, long: Trace) -> Repea
             own.bytes, undivided.bytes
         ):
             raise NotRepeating("the work of the undivided step is counted anew")
-        _check(of, step, labels)
+        _check(step, of.unit.tobytes(), of.paths[0], of.paths[-1])
         made = of.tiled(_tables(step, labels), _changes(labels, lambda unit: Tiling.of(unit, PATTERN, of.copies)))
         found = _step(step, made, (long.operators.flop, long.operators.bytes))
         if step.homes is short:
@@ -68,18 +69,26 @@ def long_step(of: RepeatedTrace, step: Step, short: Trace, long: Trace) -> Repea
     return RepeatedStep(found, made.change["operators"].source, made.spanning["operators"])
 
 
-def _check(of: RepeatedTrace, step: Step, labels: dict[str, NDArray[np.int64]]) -> None:
-    """Check that the share of the short step is what its units but one say.
+@kept(64)
+def _check(step: Step, unit: bytes, pattern: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Check that the share of the short step is what its units but one say: the same for all long steps of it.
+
+    Args:
+        step: one rank's share of the short step.
+        unit: of each module, int64.
+        pattern, after: paths of the blocks of the pattern, and of the unit after it.
 
     Raises:
         NotRepeating: it is not.
     """
+    labels = _labels(step, np.frombuffer(unit, np.int64))
     change = _changes(labels, lambda unit: Contraction.of(unit, PATTERN, 1))
     nothing = np.zeros(len(change["operators"]))
     fewer = _step(step, changed(_tables(step, labels), change), (nothing, nothing))
     less = {name: one.units for name, one in change.items() if isinstance(one, Contraction)}
-    once = of.tiled(_tables(fewer, less), _changes(less, lambda unit: Tiling.of(unit, PATTERN, 1)), once=True)
-    where = differing(_step(fewer, once, (step.homes.operators.flop, step.homes.operators.bytes)), step)
+    once = _changes(less, lambda unit: Tiling.of(unit, PATTERN, 1))
+    again = changed(_tables(fewer, less), once, [tuple(zip(pattern, after, strict=True))])
+    where = differing(_step(fewer, again, (step.homes.operators.flop, step.homes.operators.bytes)), step)
     if where:
         raise NotRepeating(f"{where} of the share does not repeat")
 

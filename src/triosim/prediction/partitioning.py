@@ -58,12 +58,14 @@ class PartitionedWorkload:
         whole: one micro-batch of a replica.
         step: one rank's share of it.
         short: what the step was repeated from, None where nothing was.
+        share: the share of a rank of a replica, before replicas divide anything of it; None where that is ``step``.
     """
 
     workload: Trace
     whole: Trace
     step: Step
     short: ShortStepSource | None = None
+    share: Step | None = None
 
 
 def divided(
@@ -87,7 +89,7 @@ def divided(
     made = made or PartitionedWorkload(*_road(workload, rules, mesh, plan, placed, stack))
     short = made.short and replace(made.short, step=sharded(made.short.step, mesh, placed))
     # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
-    return replace(made, step=sharded(made.step, mesh, placed, dealt, plan.optimizer), short=short)
+    return replace(made, step=sharded(made.step, mesh, placed, dealt, plan.optimizer), short=short, share=made.step)
 
 
 def _share(

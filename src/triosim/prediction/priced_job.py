@@ -60,6 +60,7 @@ class PricedJob:
     Attributes:
         whole: the step of one micro-batch of a replica, before it was divided among its ranks.
         step: one rank's share of it.
+        share: the same before replicas divide anything of it.
         system, plan, fidelity, mesh, assignment: on what and how.
         residual: what measured iterations taught of composition, None without any.
         router: finds routes on the system.
@@ -76,6 +77,7 @@ class PricedJob:
 
     whole: Trace
     step: Step
+    share: Step
     system: System
     plan: Plan
     fidelity: Fidelity
@@ -171,7 +173,8 @@ def price_job(
     }
     all_times, clocks = _held_back(full_clock, jobs, mesh, drawn or {})
     return PricedJob(
-        whole=made.whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, assignment=assignment,
+        whole=made.whole, step=step, share=made.share or step, system=system, plan=plan, fidelity=fidelity, mesh=mesh,
+        assignment=assignment,
         residual=residual, router=router_of(system), workload=workload, recorded_on=recorded_on, named=named,
         models=tuple(devices), jobs=jobs, all_times=all_times, full_clock=full_clock, each_run=each_run, clocks=clocks,
     )  # fmt: skip

@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from triosim.memory.blocks import ExtraBlock, RankBlocks, StepStorages
+from triosim.memory.blocks import ExtraBlock, RankBlocks
 from triosim.memory.liveness import BlockLifetime, BlockUseRecorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.local_steps import OUTER_STATE
-from triosim.partition.passes.fuse import GatherUnit, UnitsByModule, by_bytes, modules_of_their_own
+from triosim.partition.passes.fuse import GatherUnit, UnitsByModule, by_bytes, modules_of_their_own, units_by_module
 from triosim.partition.passes.host_copies import (
     HostCopy,
     HostUpdate,
@@ -43,6 +43,7 @@ from triosim.schedule.host_copies import HOMES, on_host
 from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, Op, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Stages
+from triosim.schedule.step_columns import step_columns
 from triosim.trace.tables import NONE, Category, Phase
 
 
@@ -65,15 +66,15 @@ class JobFacts:
         parts = stages.count * schedule.directions
         self.chunks = parts // self.pipeline
         self._placed = [schedule.stage_of(part, self.pipeline) for part in range(parts)]
-        operators, values = step.trace.operators, step.trace.values
+        operators = step.trace.operators
         self.tags = MessageTags()
         self._parts: dict[int, PartFacts] = {}
-        root_only = np.isin(np.arange(len(operators)), list(step.root_only))
-        at_once = root_only & (operators.phase != Phase.OPTIMIZER)
+        known = step_columns(step.trace, step.root_only)
+        self.phase, self.skipped, self.skipped_elsewhere = known.phase, known.skipped, known.skipped_elsewhere
+        self.storage, self.storages, self.trains = known.storage, known.storages, known.trains
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
-        self.takes_s = np.where(at_once, seconds, costs.seconds)
+        self.takes_s = np.where(known.at_once, seconds, costs.seconds)
         self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
-        self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.nvme_s_per_byte = costs.nvme_s_per_byte
         self.replication = step.replication
@@ -95,10 +96,7 @@ class JobFacts:
             shards, shards_apart = (shared.shards for shared in self.shared)
             if plan.stack is not None and plan.stack.gathers == "module" and not self.gathered.modules:
                 self.gathered = GatheredModules(modules_of_their_own(step.trace), 1, 1)
-            self.modules = UnitsByModule(step.trace, shards, self.gathered.modules, step.apart, shards_apart)
-        self.phase = operators.phase.tolist()
-        self.skipped = operators.view.tolist()
-        self.storage = values.storage.tolist()
+            self.modules = units_by_module(step.trace, shards, self.gathered.modules, step.apart, shards_apart)
         self.inputs = operators.inputs
         cut = redistribution(step, stages.of)
         transfers, self.returned = cut.transfers, cut.returned
@@ -107,9 +105,8 @@ class JobFacts:
         self.copied: list[bool] = transfers.copied.tolist()
         self.sums = cut.summands
         self.of_weights = of_weights(step.homes) if any(pieces != 1 for pieces in self.pieces) else set[int]()
-        skips = operators.view.tolist()
         self.readers = {
-            number: [row for row in rows if not skips[row] and row not in self.of_weights]
+            number: [row for row in rows if not known.skipped[row] and row not in self.of_weights]
             for number, rows in cut.readers.items() if overlaps
         }  # fmt: skip
         self.exchanged = list(
@@ -119,8 +116,7 @@ class JobFacts:
         if plan.stack is not None and not plan.stack.overlap_tensor:
             streams[(transfers.axis == mesh.row("tp")) & (transfers.pieces == 1)] = COMPUTE
         self.exchange_stream: list[int] = np.where(transfers.copied, ENGINES, streams).tolist()
-        self.storages = StepStorages(step.trace)
-        self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
+        self._users_of: dict[tuple[int, ...], list[int]] = {}
         self.grads_of = self._grads_of()
         self.after: list[int] = transfers.after.tolist()
         self.first_read: list[int] = transfers.before.tolist()
@@ -174,18 +170,25 @@ class JobFacts:
         """Gradients by the part that completes them: on each stage the first part that uses a parameter is the last
         to add to its gradient."""
         found: dict[int, list[Gradient]] = {}
+        completing: dict[tuple[int, ...], tuple[int, ...]] = {}
         for gradient in self.grads:
-            first: dict[int, int] = {}
-            for part in self._users(gradient.parameter):
-                first.setdefault(self.stage(part), part)
-            for part in first.values():
+            used = self.stages.parameters.get(gradient.parameter, ())
+            if used not in completing:
+                first: dict[int, int] = {}
+                for part in self._users(gradient.parameter):
+                    first.setdefault(self.stage(part), part)
+                completing[used] = tuple(first.values())
+            for part in completing[used]:
                 found.setdefault(part, []).append(gradient)
         return found
 
     def _users(self, parameter: int) -> list[int]:
         """The parts that use a parameter, in every copy of the model, by their place in it."""
-        used = sorted(self.stages.parameters.get(parameter, ()))
-        return [part + copy * self.stages.count for part in used for copy in range(self.schedule.directions)]
+        used = self.stages.parameters.get(parameter, ())
+        if used not in self._users_of:
+            copies, count = range(self.schedule.directions), self.stages.count
+            self._users_of[used] = [part + copy * count for part in sorted(used) for copy in copies]
+        return self._users_of[used]
 
     def summands(self, number: int) -> tuple[int, ...]:
         """The operators that make what a transfer sends, or add it up."""
@@ -483,11 +486,13 @@ class StageFacts:
 
     def _sent_gradients(self) -> list[HostCopy]:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
+        stay = self.job.replication.stay(Category.OPTIMIZER_STATE)
+        if stay is None:
+            return []
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
         alone = self.job.sharing == 1 and not shared
-        stay = self.job.replication.stay(Category.OPTIMIZER_STATE)
-        if stay is None or not alone or not self.plan.overlap or not whole:
+        if not alone or not self.plan.overlap or not whole:
             return []
         return gradient_copies(
             self.groups(),

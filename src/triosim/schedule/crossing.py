@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -56,43 +57,61 @@ def crossing_items(trace: Trace) -> tuple[CrossingTensor, ...]:
     is not sent, as nothing flows back through it either.
     """
     operators, values = trace.operators, trace.values
-    size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
-    floating = _FLOATING[values.dtype].tolist()
-    inputs, outputs, phases = operators.inputs.lists(), operators.outputs.lists(), operators.phase.tolist()
-    writers = trace.writers()
-    views = operators.view.tolist()
-    carried: set[int] = set()  # rows whose outputs depend on weights or floating-point inputs
+    row, views = operators.inputs.rows(), operators.view
+    here = np.flatnonzero(operators.phase[row] == Phase.FORWARD)
+    row, value, writer = row[here], operators.inputs.values[here], trace.writer[here]
+    category = values.category
+    depends = np.zeros(len(operators), bool)  # rows whose outputs depend on weights or floating-point inputs
+    given = (category == Category.WEIGHT) | ((category == Category.INPUT) & _FLOATING[values.dtype])
+    depends[row[(writer < 0) & given[value]]] = True
+    carried = depends.tolist()
+    for reader, by in zip(row[writer >= 0].tolist(), writer[writer >= 0].tolist(), strict=True):
+        carried[reader] = carried[reader] or (carried[by] and not views[by])
+    sent = np.array(carried, bool) & ~views & (operators.phase == Phase.FORWARD)
+    kept_back = np.isin(category, [int(c) for c in PERSISTENT])
+    of_use = np.flatnonzero((writer >= 0) & sent[writer])
     reads: dict[tuple[int, int], list[int]] = {}
-    for row, read in enumerate(inputs):
-        if phases[row] != Phase.FORWARD:
-            continue
-        depends = False
-        for value, writer in zip(read, writers[row], strict=True):
-            if writer >= 0:
-                depends = depends or writer in carried
-                reads.setdefault((writer, storage[value]), []).append(row)
-            elif category[value] == Category.WEIGHT or (category[value] == Category.INPUT and floating[value]):
-                depends = True
-        if depends and not views[row]:
-            carried.add(row)
-    constant = {int(c) for c in PERSISTENT}
-    later = operators.phase[operators.inputs.rows()] != Phase.FORWARD
-    saved = set(values.storage[operators.inputs.values[later]].tolist())
+    for by, where, reader in zip(
+        writer[of_use].tolist(), values.storage[value[of_use]].tolist(), row[of_use].tolist(), strict=True
+    ):
+        reads.setdefault((by, where), []).append(reader)
+    saved = np.zeros(int(values.storage.max(initial=-1)) + 1, bool)
+    saved[values.storage[operators.inputs.values[operators.phase[operators.inputs.rows()] != Phase.FORWARD]]] = True
+    size, looks, stays = values.bytes(), views.tolist(), saved.tolist()
     items = []
-    for (writer, where), rows in reads.items():
-        while rows and views[rows[-1]] and where not in saved:
+    for (by, where), rows in reads.items():
+        while rows and looks[rows[-1]] and not stays[where]:
             rows.pop()  # nothing reads the view: what it is of need not be there
         if not rows:
             continue
-        written = [v for v in outputs[writer] if storage[v] == where]
-        if writer in carried and phases[writer] == Phase.FORWARD and category[written[0]] not in constant:
-            items.append(CrossingTensor(where, writer, tuple(rows), max(size[v] for v in written)))
+        made = operators.outputs[by]
+        written = made[values.storage[made] == where]
+        if not kept_back[written[0]]:
+            items.append(CrossingTensor(where, by, tuple(rows), int(size[written].max())))
     return tuple(items)
 
 
-def floating_storages(trace: Trace) -> set[int]:
+@kept(8)
+def floating_storages(trace: Trace) -> frozenset[int]:
     """Storages through whose values gradients flow."""
-    return set(trace.values.storage[_FLOATING[trace.values.dtype]].tolist())
+    return frozenset(trace.values.storage[_FLOATING[trace.values.dtype]].tolist())
+
+
+@kept(8)
+def _last_backward(trace: Trace) -> dict[int, int]:
+    """The last operator that differentiates each forward operator."""
+    forward = trace.operators.forward
+    rows = np.flatnonzero((trace.operators.phase == Phase.BACKWARD) & (forward >= 0))
+    return dict(zip(forward[rows].tolist(), rows.tolist(), strict=True))
+
+
+@kept(8)
+def _item_columns(items: Sequence[CrossingTensor]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Of each read of items: the item, the operator that made it, and the one that reads it."""
+    often = [len(item.reads) for item in items]
+    made = np.array([item.made for item in items], np.int64)
+    item = np.repeat(np.arange(len(items)), often)
+    return item, made[item], np.array([row for one in items for row in one.reads], np.int64)
 
 
 def boundaries_of(trace: Trace, of: NDArray[np.int32], items: Sequence[CrossingTensor]) -> tuple[Boundary, ...]:
@@ -103,17 +122,13 @@ def boundaries_of(trace: Trace, of: NDArray[np.int32], items: Sequence[CrossingT
         of: stage of each operator, shape ``(operators,)``.
         items: what may cross (:func:`crossing_items`).
     """
-    operators = trace.operators
-    floating = floating_storages(trace)
-    last_backward: dict[int, int] = {}  # forward operator -> the last operator that differentiates it
-    last_of_stage: dict[int, int] = {}
-    stage, forward = of.tolist(), operators.forward.tolist()
-    for row in np.flatnonzero(operators.phase == Phase.BACKWARD).tolist():
-        if forward[row] >= 0:
-            last_backward[forward[row]] = row
-        last_of_stage[stage[row]] = row
+    floating, last_backward = floating_storages(trace), _last_backward(trace)
+    rows = np.flatnonzero(trace.operators.phase == Phase.BACKWARD)
+    last_of_stage = dict(zip(of[rows].tolist(), rows.tolist(), strict=True))
+    stage = of.tolist()
+    number, made, read = _item_columns(items)
     found = []
-    for item in items:
+    for item in (items[at] for at in distinct(number[of[read] > of[made]]).tolist()):
         source = stage[item.made]
         readers: dict[int, list[int]] = {}
         for row in item.reads:

@@ -100,71 +100,95 @@ def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[CrossingTenso
 
 def _place_backward(trace: Trace, of: NDArray[np.int32], count: int) -> None:
     """Backward operators run where the operator that they differentiate ran, the rest where their neighbours do."""
-    operators = trace.operators
-    stage, module, forward = of.tolist(), operators.module.tolist(), operators.forward.tolist()
-    rows = np.flatnonzero(operators.phase == Phase.FORWARD).tolist()
-    module_stage = {module[row]: stage[row] for row in rows if module[row] >= 0}
+    operators, phase = trace.operators, trace.operators.phase
+    rows = np.flatnonzero(np.isin(phase, (Phase.BACKWARD, Phase.RECOMPUTE)))
+    forward, module = operators.forward[rows], operators.module[rows]
+    of_module = np.full(len(trace.modules) + 1, NONE, np.int32)  # the last for none
+    ran = np.flatnonzero((phase == Phase.FORWARD) & (operators.module >= 0))
+    of_module[operators.module[ran]] = of[ran]
+    own = np.where(forward >= 0, of[forward], of_module[module])
+    again = np.flatnonzero((forward >= 0) & (phase[forward] != Phase.FORWARD)).tolist()
+    if not again:
+        last = np.maximum.accumulate(np.where(own >= 0, np.arange(len(rows)), -1))
+        of[rows] = np.where(last >= 0, own[last], count - 1)
+        return
     current = count - 1
-    for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
-        current = stage[forward[row]] if forward[row] >= 0 else module_stage.get(module[row], current)
-        of[row] = stage[row] = current
+    for row, like, there in zip(rows.tolist(), forward.tolist(), of_module[module].tolist(), strict=True):
+        current = int(of[like]) if like >= 0 else there if there >= 0 else current
+        of[row] = current
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """What of a trace says which parameters a stage has.
+
+    Attributes:
+        number: value id of each parameter.
+        reader, read: forward operators that run, and the row of ``number`` of a parameter that each reads.
+        size: bytes of each parameter.
+        updates: operators of the optimizer.
+        touched: bytes that each of them touches of each parameter and what belongs to it, shape ``(updates,
+            parameters)``; whole numbers.
+    """
+
+    number: NDArray[np.int64]
+    reader: NDArray[np.int64]
+    read: NDArray[np.int64]
+    size: NDArray[np.float64]
+    updates: NDArray[np.int64]
+    touched: NDArray[np.float64]
+
+
+@kept(8)
+def _parameters(trace: Trace) -> _Parameters:
+    operators, values = trace.operators, trace.values
+    storage, weights = values.storage, trace.weights()
+    owner = np.full(int(storage.max(initial=NONE)) + 1, NONE, np.int64)
+    owner[storage[weights]] = weights
+    number = np.array(list(dict.fromkeys(owner[storage[weights]].tolist())), np.int64)
+    row_of = np.full(len(values) + 1, NONE, np.int64)  # the last for none
+    row_of[number] = np.arange(len(number))
+    row = operators.inputs.rows()
+    runs = ((operators.phase == Phase.FORWARD) & ~operators.view)[row]
+    read = row_of[owner[storage[operators.inputs.values]]]
+    here = np.flatnonzero(runs & (read >= 0))
+    mine = row_of[owner[storage]]
+    mine = np.where((mine < 0) & (values.of >= 0), mine[values.of], mine)
+    size = values.bytes().astype(np.float64)
+    updates = np.flatnonzero(operators.phase == Phase.OPTIMIZER)
+    touched = np.zeros((len(updates), len(number) + 1))  # the last for what belongs to none
+    for at, update in enumerate(updates.tolist()):
+        own = np.unique(np.concatenate([operators.inputs[update], operators.outputs[update]]))
+        np.add.at(touched[at], mine[own], size[own])
+    return _Parameters(number, row[here], read[here], size[number], updates, touched[:, :-1])
 
 
 @kept(8)
 def _shared_out(trace: Trace, of: bytes, count: int) -> tuple[dict[int, tuple[int, ...]], NDArray[np.float64]]:
     """Stages of each parameter, and what each stage runs of each operator of the optimizer.
 
+    Operators of the optimizer work on lists of tensors; each stage runs the part for its own parameters, by bytes.
+
     Args:
         trace: one rank's step.
         of: stage of each operator, int32.
         count: number of stages.
     """
-    parameters = _stages_of_parameters(trace, np.frombuffer(of, np.int32))
-    return parameters, _optimizer_share(trace, parameters, count)
-
-
-def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:
-    operators, storage = trace.operators, trace.values.storage
-    weights = trace.weights()
-    owner = np.full(int(storage.max(initial=NONE)) + 1, NONE, np.int64)
-    owner[storage[weights]] = weights
-    row = operators.inputs.rows()
-    runs = ((operators.phase == Phase.FORWARD) & ~operators.view)[row]
-    read = owner[storage[operators.inputs.values]]
-    here = np.flatnonzero(runs & (read >= 0))
-    least, span = int(of.min(initial=0)), int(of.max(initial=0)) - int(of.min(initial=0)) + 1
-    used = distinct(read[here] * span + (of[row[here]] - least))  # by parameter, then by stage
-    stages: dict[int, list[int]] = {v: [] for v in dict.fromkeys(owner[storage[weights]].tolist())}
-    for parameter, stage in zip((used // span).tolist(), (used % span + least).tolist(), strict=True):
-        stages[parameter].append(stage)
-    return {parameter: tuple(own) or (0,) for parameter, own in stages.items()}
-
-
-def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count: int) -> NDArray[np.float64]:
-    """Optimizer operators work on lists of tensors; each stage runs the part for its own parameters, by bytes."""
-    values = trace.values
-    size, storage = values.bytes(), values.storage
-    by_storage = {int(storage[v]): v for v in parameters}
-    overall = np.zeros(count)
-    for parameter, stages in parameters.items():
-        for stage in stages:
-            overall[stage] += size[parameter]
+    known, stage = _parameters(trace), np.frombuffer(of, np.int32)
+    least, span = int(stage.min(initial=0)), int(stage.max(initial=0)) - int(stage.min(initial=0)) + 1
+    used = distinct(known.read * span + (stage[known.reader] - least))  # by parameter, then by stage
+    stages: list[list[int]] = [[] for _ in known.number]
+    for parameter, own in zip((used // span).tolist(), (used % span + least).tolist(), strict=True):
+        stages[parameter].append(own)
+    has = np.zeros((len(known.number), count))
+    has[used // span, used % span + least] = 1
+    has[[not own for own in stages], 0] = 1
+    overall = known.size @ has
     overall = overall / overall.sum() if overall.sum() else np.full(count, 1 / count)
-    share = np.zeros((len(trace), count))
-    known = np.zeros(int(values.storage.max(initial=-1)) + 2, np.int64)  # of each storage its parameter's row, or none
-    part = np.zeros((len(by_storage) + 1, count))
-    for row, (where, parameter) in enumerate(by_storage.items(), start=1):
-        known[where] = row
-        part[row, list(parameters[parameter])] = 1
-    owner = known[values.storage]
-    owner = np.where((owner == 0) & (values.of >= 0), owner[values.of], owner)
-    sizes = size.astype(np.float64)
-    inputs, outputs = trace.operators.inputs, trace.operators.outputs
-    for row in np.flatnonzero(trace.operators.phase == Phase.OPTIMIZER).tolist():
-        own = np.unique(np.concatenate([inputs[row], outputs[row]]))
-        found = sizes[own] @ part[owner[own]]
-        share[row] = found / found.sum() if found.sum() else overall
-    return share
+    share, found = np.zeros((len(trace), count)), known.touched @ has
+    total = found.sum(axis=1, keepdims=True)
+    share[known.updates] = np.where(total > 0, found / np.where(total > 0, total, 1), overall)
+    return {p: tuple(own) or (0,) for p, own in zip(known.number.tolist(), stages, strict=True)}, share
 
 
 def _module(trace: Trace, forward: NDArray[np.int64], start: int) -> str:

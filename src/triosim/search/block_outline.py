@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
-from triosim.core.caching import IdentityKey
+from triosim.core.caching import IdentityKey, kept
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.result_cache import ResultCache, content
@@ -81,6 +81,8 @@ LEAST_FULL = 0.8
 """Part of what the fullest stage needs, roughly, from which on another may be it."""
 SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
+MUCH_LARGER = 1.5
+"""How many times the blocks of a step another has from which on it is not used in its place."""
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
@@ -291,7 +293,7 @@ class BlockJob:
         shards, modules = placed.shards(mesh), placed.modules.modules
 
         def padded() -> Hashable:
-            step = self._share(BLOCKS)
+            step = self._road().step  # its blocks are alike, so that few of them tell of all
             units = UnitsByModule(step.trace, shards, modules, step.apart)
             size = step.trace.values.bytes()
             return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
@@ -574,7 +576,18 @@ class BlockJob:
 
     def _share(self, blocks: int) -> Step:
         """The step of so many blocks, before replicas divide anything."""
-        mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
+        if blocks == BLOCKS:
+            return self.priced.share
+        try:
+            return _SHARES.get(
+                (self._divides, blocks), lambda: self._road().step_of(blocks - KEPT, self.mesh, self.plan)
+            )
+        except NotRepeating as error:
+            raise NoBlocks(str(error)) from None
+
+    def _road(self) -> FewBlocksWorkload:
+        """Few blocks of the step of a rank, of which steps of more are made."""
+        mesh, plan, placed = self.mesh, self.plan, self.replication
 
         def road() -> FewBlocksWorkload:
             stack = plan.stack or ASSUMED
@@ -589,12 +602,10 @@ class BlockJob:
             found = FewBlocksWorkload.along(few, self.rules, mesh, plan, placed, stack)
             return replace(found, of=of)
 
-        try:
-            return _SHARES.get((key, blocks), lambda: _ROADS.get(key, road).step_of(blocks - KEPT, mesh, plan))
-        except NotRepeating as error:
-            raise NoBlocks(str(error)) from None
+        return _ROADS.get(self._divides, road)
 
 
+@kept(8)
 def _alike(one: Trace, other: Trace) -> bool:
     """Whether two steps are the same but for what is told of them."""
     return all(
@@ -613,9 +624,15 @@ def _is_in(one: tuple[ModelChunk, ...], other: tuple[ModelChunk, ...]) -> bool:
 
 def _sizes(blocks: int) -> list[int]:
     """Blocks of steps on which memory is looked at, ascending: halves of halves, and a few more, so that plans share
-    them."""
+    them; of two that are nearly alike the larger, for making one takes longer than a few blocks more in each plan."""
     halves = (blocks >> often for often in range(1, blocks.bit_length()))
-    return sorted({blocks, *(min(max(half + SPARE, BLOCKS), blocks) for half in halves)})
+    sizes = sorted({BLOCKS, blocks, *(min(max(half + SPARE, BLOCKS), blocks) for half in halves)})
+    found = [sizes.pop()]
+    while sizes:
+        if sizes[-1] == BLOCKS or found[-1] > MUCH_LARGER * sizes[-1]:
+            found.append(sizes[-1])
+        sizes.pop()
+    return found[::-1]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ parameters gathered, so it is played once, operator by operator, and cut where o
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts, issue_shares
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.operator_chain import run_operator_chain
@@ -91,7 +92,11 @@ class OperatorChainRun:
 
     def ended(self, calls: Sequence[int]) -> int:
         """When the last of some collectives has ended, 0 where none was called."""
-        return int(self.end[np.isin(self.calls, list(calls))].max(initial=0))
+        return max((self._ends.get(call, 0) for call in calls), default=0)
+
+    @cached_property
+    def _ends(self) -> dict[int, int]:
+        return dict(zip(self.calls.tolist(), self.end.tolist(), strict=True))
 
     def segments(self, first: int, last: int) -> list[ChainSegment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
@@ -109,17 +114,21 @@ class OperatorChainRun:
         return self.slowdown > 1 or self.tensor > 1
 
     def _between(self, begin: int, end: int) -> list[ChainSegment]:
-        cuts = self._cuts
-        times = np.concatenate([[begin], cuts[(cuts > begin) & (cuts < end)], [end]])
-        middle = (times[1:] + times[:-1]) / 2
-        moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
-        slowdown = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
-        ticks = np.diff(times)
-        return [ChainSegment(t, s) for t, s in zip(ticks.tolist(), slowdown.tolist(), strict=True) if t]
+        cuts, slowdowns = self._stretches
+        first, last = bisect_right(cuts, begin), bisect_left(cuts, end)
+        times = [begin, *cuts[first:last], end]
+        found = zip(times[:-1], times[1:], slowdowns[first : last + 1], strict=False)
+        return [ChainSegment(until - at, slowdown) for at, until, slowdown in found if until > at]
 
     @cached_property
-    def _cuts(self) -> Int64:
-        return np.unique(np.concatenate([self.begin, self.end, *self.idle]))
+    def _stretches(self) -> tuple[list[int], list[float]]:
+        """Where what is done beside another collective changes, and how many times longer it takes before each of these
+        and after the last."""
+        cuts = distinct(np.concatenate([self.begin, self.end, *self.idle]))
+        middle = np.concatenate([[-1.0], (cuts[1:] + cuts[:-1]) / 2, cuts[-1:] + 1.0])
+        moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
+        slowdown = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
+        return cuts.tolist(), slowdown.tolist()
 
 
 def _inside(at: NDArray[np.float64], start: Int64, end: Int64) -> NDArray[np.bool_]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.memory.allocation_order import Undecided, allocation_order
 from triosim.memory.footprint import reserved_bytes
 from triosim.memory.lifetimes import MemoryLocation
 from triosim.memory.liveness import ScheduledFragment, liveness
@@ -37,9 +41,17 @@ def fullest_stage_bytes(job: JobFacts, schedule: Schedule, of: Sequence[int]) ->
 
 def stage_reserved_bytes(facts: StageFacts, order: StageOrder) -> int:
     """Bytes that the allocator of a stage reserves, whose actions are in that order."""
-    scheduled, length = _scheduled(facts, order)
-    held = liveness(facts.blocks.build(), scheduled, facts.mesh.micro_batches, length)
-    return reserved_bytes(held.at(MemoryLocation.DEVICE))
+    passes, which, micro_batch = _scheduled(facts, order)
+    blocks, micro_batches = facts.blocks.build(), facts.mesh.micro_batches
+    try:
+        return allocation_order(blocks, [one.uses for one in passes], which, micro_batch).reserved_bytes()
+    except Undecided:
+        starts = np.cumsum([0, *np.array([one.length for one in passes])[which].tolist()]).tolist()
+        found = [
+            ScheduledFragment(passes[number].uses, start, own)
+            for number, start, own in zip(which.tolist(), starts, micro_batch.tolist(), strict=False)
+        ]
+        return reserved_bytes(liveness(blocks, found, micro_batches, starts[-1]).at(MemoryLocation.DEVICE))
 
 
 def parameters_to_gather(action: ActionKind, of: StageFacts) -> UngatheredUnits:
@@ -50,27 +62,24 @@ def parameters_to_gather(action: ActionKind, of: StageFacts) -> UngatheredUnits:
     return missing(action_kinds, 0 if action.first else 1, of.job.replication.regathers, of.job.stages.count > 1)
 
 
-def _scheduled(of: StageFacts, order: StageOrder) -> tuple[list[ScheduledFragment], int]:
-    """What an iteration uses and frees, and its instructions."""
-    known: dict[Hashable, PassUses] = {}
-    passes = []
+def _scheduled(of: StageFacts, order: StageOrder) -> tuple[list[PassUses], NDArray[np.int64], NDArray[np.int64]]:
+    """What an iteration uses and frees: different passes, which of them come after one another, and on which
+    micro-batches they work."""
+    known: dict[Hashable, int] = {}
+    passes: list[PassUses] = []
+    kinds = []
     for action in order.action_kinds:
         key = (action.what, action.chunk, action.final, parameters_to_gather(action, of))
         if key not in known:
-            known[key] = pass_uses(of, of.parts[action.chunk], action.what, action.final, key[-1])
-        passes.append(known[key])
-    found: list[ScheduledFragment] = []
-    length = 0
-    end = int(order.micro_batch.max(initial=0))
-    for action, micro_batch, last in zip(
-        order.kind_of_action.tolist(), order.micro_batch.tolist(), order.last, strict=True
-    ):
-        found.append(ScheduledFragment(passes[action].uses, length, micro_batch))
-        length += passes[action].length
-        if last:
-            reduced = reduction_uses(of, of.parts[order.action_kinds[action].chunk])
-            found.append(ScheduledFragment(reduced.uses, length, end))
-            length += reduced.length
-    update = update_uses(of)
-    found.append(ScheduledFragment(update.uses, length, end))
-    return found, length + update.length
+            known[key] = len(passes)
+            passes.append(pass_uses(of, of.parts[action.chunk], action.what, action.final, key[-1]))
+        kinds.append(known[key])
+    which, end = np.array(kinds, np.int64)[order.kind_of_action], int(order.micro_batch.max(initial=0))
+    ends = np.flatnonzero(order.last)
+    reduced = len(passes) + np.arange(len(ends))
+    passes += [
+        reduction_uses(of, of.parts[order.action_kinds[order.kind_of_action[row]].chunk]) for row in ends.tolist()
+    ]
+    which = np.append(np.insert(which, ends + 1, reduced), len(passes))
+    micro_batch = np.append(np.insert(order.micro_batch.astype(np.int64), ends + 1, end), end)
+    return [*passes, update_uses(of)], which, micro_batch

@@ -146,12 +146,24 @@ class Values:
         return len(self.storage)
 
     def elements(self) -> NDArray[np.int64]:
-        """Element count of each value."""
-        return self.shape.products()
+        """Element count of each value; found once and kept, read-only."""
+        return self._elements
+
+    @cached_property
+    def _elements(self) -> NDArray[np.int64]:
+        found = self.shape.products()
+        found.setflags(write=False)
+        return found
 
     def bytes(self) -> NDArray[np.int64]:
-        """Bytes of each value (of the view, not of its storage)."""
-        return np.ceil(self.elements() * ITEM_BYTES[self.dtype]).astype(np.int64)
+        """Bytes of each value (of the view, not of its storage); found once and kept, read-only."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.int64]:
+        found = np.ceil(self.elements() * ITEM_BYTES[self.dtype]).astype(np.int64)
+        found.setflags(write=False)
+        return found
 
     def storage_bytes(self) -> NDArray[np.int64]:
         """Bytes of each storage: the furthest element that any of its values reaches."""

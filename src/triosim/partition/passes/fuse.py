@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.partition.gradients import Gradient
@@ -212,6 +213,14 @@ class UnitsByModule:
                 if block != NONE:
                     reach[block] = (reach.get(block, (row, row))[0], row)
         return reach
+
+
+@kept(8)
+def units_by_module(
+    trace: Trace, shards: int, modules: Sequence[str], apart: frozenset[int], shards_apart: int
+) -> UnitsByModule:
+    """Units of a step, the same however it is cut into stages; arguments as of :class:`UnitsByModule`."""
+    return UnitsByModule(trace, shards, modules, apart, shards_apart)
 
 
 def modules_of_their_own(trace: Trace, least: int = PERSISTENT) -> tuple[str, ...]:
