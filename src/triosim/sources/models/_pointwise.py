@@ -166,6 +166,25 @@ class PointwiseLayers(AutocastLayers):
         self.derivative(row, (y,), rule)
         return y
 
+    def packed_swiglu(self, x: Tensor) -> Tensor:
+        """silu(first half) x second half of the last dimension, in one kernel, as its gradient is written by one."""
+        half, name = int(x.shape[-1]) // 2, "transformer_engine::swiglu"
+        halves = {"split_sizes": [half, half], "dim": len(x.shape) - 1}
+        read = [self.alias(x, (*x.shape[:-1], half), start) for start in (0, half)]
+        self.operator("aten::split_with_sizes", ("self",), (x,), read, halves, view=True)
+        y = self.tensor(read[0].shape, x.dtype, needs_grad=x.needs_grad)
+        row = self.operator(name, ("gate", "up"), read, (y,))
+
+        def rule(g: Tensor) -> None:
+            whole = self._like(x, False)
+            parts = [self.alias(whole, part.shape, start) for part, start in zip(read, (0, half), strict=True)]
+            self.operator(f"{name}_backward", ("grad_output", "gate", "up"), (g, *read), parts)
+            self.operator("aten::cat", ("tensors", "tensors"), parts, (whole,), {"dim": len(x.shape) - 1}, view=True)
+            self.give(x, whole)
+
+        self.derivative(row, (y,), rule)
+        return y
+
     def squared_relu(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         """max(x, 0)^2, and perhaps times a weight of each row [rows, 1], in one kernel."""
         y, name = self._like(x), "transformer_engine::squared_relu"
