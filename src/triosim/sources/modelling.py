@@ -23,14 +23,13 @@ from triosim.core.errors import LONGEST_VALUE, InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
-from triosim.sources.models._attention import ATTENTIONS
-from triosim.sources.models._decoder import CHUNKED, LAYER_TYPES, LINEAR, SLIDING, Decoder, with_layers
+from triosim.sources.models._decoder import CHUNKED, LAYER_TYPES, LINEAR, SLIDING, Decoder, joined, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
+from triosim.sources.models._kernels import LayerKernels
 from triosim.sources.models._lora import checked
 from triosim.sources.models._lora import lora as lora_of
 from triosim.sources.models._net import Net
-from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
@@ -169,17 +168,8 @@ class StepSpec:
     precision: str | None = None
     training: bool = True
     optimizer: str | None = None
-    fused: bool = False
     fused_optimizer: bool | None = None
-    attention: str = "auto"
-    fused_softmax: bool = True
-    norms: str = "one"
-    fused_loss: bool | None = None
-    fused_gate: bool | None = None
-    stored_gate: str = ""
-    added_biases: bool = False
-    copied_heads: bool = False
-    repeated_heads: bool = False
+    kernels: LayerKernels = LayerKernels()
     vocabulary_multiple: int = 1
     lora: str = ""
     adapters: bool = True
@@ -206,10 +196,7 @@ class StepSpec:
         if self.precision is not None and self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         optimizer_of(self.optimizer or family.optimizer)
-        if self.attention not in ATTENTIONS:
-            raise unknown("attention", self.attention, ATTENTIONS)
-        if self.norms not in NORMS:
-            raise unknown("norms", self.norms, NORMS)
+        self.kernels.check()
 
 
 def model(
@@ -221,23 +208,14 @@ def model(
     precision: str | None = None,
     training: bool = True,
     optimizer: str | None = None,
-    fused: bool = False,
     fused_optimizer: bool | None = None,
-    attention: str = "auto",
-    fused_softmax: bool = True,
-    norms: str = "one",
-    fused_loss: bool | None = None,
-    fused_gate: bool | None = None,
-    stored_gate: str = "",
-    added_biases: bool = False,
-    copied_heads: bool = False,
-    repeated_heads: bool = False,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
     scored: bool = False,
     value_head: bool = False,
     configuration: Mapping[str, Any] | None = None,
+    **kernels: Any,
 ) -> Trace:
     """The trace of one step of a named model on one device, without times.
 
@@ -261,20 +239,8 @@ def model(
         training: whether gradients and the optimizer are part of the step.
         optimizer: ``adamw``, ``adam``, ``sgd`` (with momentum and weight decay) or another file of
             :mod:`triosim.transform.optimizers`, with options as ``"muon,steps=6"``; by default what is usual.
-        fused: call the fused operators of large-model frameworks (rotary positions, SwiGLU, cross entropy, the
-            optimizer) instead of what eager PyTorch runs.
         fused_optimizer: one fused operator instead of PyTorch's ``_foreach`` list; by default with ``fused`` and where
             there are master copies.
-        attention: kernels of attention, one of :data:`~triosim.sources.models._attention.ATTENTIONS`; FlashAttention
-            and cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
-        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
-        norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
-        fused_loss: whether cross entropy is one kernel; by default with ``fused``.
-        fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
-        stored_gate: type in which that keeps what it read for its backward, as ``float8_e4m3fn``; ``""`` for its own.
-        added_biases: biases of linear layers are added by kernels of their own, not by the products.
-        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
-        repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
             (:class:`triosim.sources.models._lora.Lora`).
@@ -282,15 +248,18 @@ def model(
         scored: with ``training=False``: the loss too, which takes the log-probabilities of the labels.
         value_head: a decoder with one number for each token instead of scores of the vocabulary.
         configuration: values that replace those of the preset, such as ``{"num_hidden_layers": 4}``.
+        kernels: which are called for the layers, by the fields of
+            :class:`~triosim.sources.models._kernels.LayerKernels`: ``fused=True`` for the fused operators of
+            large-model frameworks, ``attention="flash2"``, ``norms`` and others; FlashAttention and cuDNN take 16-bit
+            types only, so float32 runs what PyTorch runs unless attention is ``unfused``.
 
     Raises:
         InputError: an unknown name or key, or a value that makes no sense.
+        TypeError: a keyword that nobody knows.
     """
     spec = StepSpec(
         batch_size=batch_size, sequence_length=sequence_length, image_size=image_size, precision=precision,
-        training=training, optimizer=optimizer, fused=fused, fused_optimizer=fused_optimizer, attention=attention,
-        fused_softmax=fused_softmax, norms=norms, fused_loss=fused_loss, fused_gate=fused_gate,
-        stored_gate=stored_gate, added_biases=added_biases, copied_heads=copied_heads, repeated_heads=repeated_heads,
+        training=training, optimizer=optimizer, fused_optimizer=fused_optimizer, kernels=LayerKernels(**kernels),
         vocabulary_multiple=vocabulary_multiple, lora=lora,
         adapters=adapters, scored=scored, value_head=value_head,
     )  # fmt: skip
@@ -441,23 +410,18 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
         padded = -(-family.vocab_size // multiple) * multiple
         family = type(family)(**{**vars(family), "vocab_size": padded})
     family = family if training else family.untrained()
+    if spec.kernels.joined_products and isinstance(family, Decoder):
+        family = joined(family)
     low_rank = lora_of(spec.lora) if spec.lora else None
     batch, size = Dim(spec.batch_size, BATCH), getattr(spec, family.sized_by) if family.sized_by else None
 
     def step(family: Family) -> Trace:
         narrow: list[str] = []
         if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
-            probe = Net(
-                family.weights(), precision, False, spec.fused, spec.attention, spec.fused_softmax, low_rank,
-                autocast=autocast,
-            )  # fmt: skip
+            probe = Net(family.weights(), precision, False, spec.kernels, low_rank, autocast=autocast)
             family.forward(probe, family.inputs(probe, batch, size)[0])
             narrow = [path for path in probe.linears if low_rank.meets(path)]
-        net = Net(
-            family.weights(), precision, training, spec.fused, spec.attention, spec.fused_softmax, low_rank, narrow,
-            spec.adapters, spec.norms, spec.fused_loss, spec.fused_gate, spec.added_biases, spec.copied_heads,
-            autocast, spec.repeated_heads, spec.stored_gate,
-        )  # fmt: skip
+        net = Net(family.weights(), precision, training, spec.kernels, low_rank, narrow, spec.adapters, autocast)
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)
         checked(net, title)

@@ -68,6 +68,7 @@ class Stack:
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         added_biases: biases of linear layers are added by kernels of their own, not by the products.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
+        joined_products: queries, keys and values are made by one product, and so are gate and up.
         repeated_heads: keys and values of grouped heads are copied for each head of queries before an attention that
             could read them as they are.
         norms: how an RMS norm is run (:data:`NORMS`).
@@ -130,6 +131,7 @@ class Stack:
     added_biases: bool = False
     copied_heads: bool = False
     repeated_heads: bool = False
+    joined_products: bool = False
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
@@ -170,7 +172,7 @@ class Stack:
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
-            "repeated_heads": self.repeated_heads,
+            "repeated_heads": self.repeated_heads, "joined_products": self.joined_products,
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:

@@ -33,22 +33,22 @@ class AttentionLayers(ProductLayers):
         other kernels that are asked for are named in the operator's arguments.
         """
         q, k, v = self.lowered(q, k, v)
-        if self.kernel == "unfused":
+        if self.kernels.attention == "unfused":
             from triosim.sources.models._unfused import unfused_attention
 
             k, v = (self._repeat_heads(x, q.shape[1]) if x.shape[1] != q.shape[1] else x for x in (k, v))
             mask = "causal" if causal else "padding" if padded else ""
-            return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, mask), 1, 2)
+            return self.transpose(unfused_attention(self, q, k, v, dropout, self.kernels.fused_softmax, mask), 1, 2)
         flash = q.dtype in ("float16", "bfloat16")
-        if (self.repeated_heads or not flash) and k.shape[1] != q.shape[1]:
+        if (self.kernels.repeated_heads or not flash) and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))
         which = "flash" if flash else "efficient"
         name = f"aten::_scaled_dot_product_{which}_attention"
         args: dict[str, object] = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
         if window and window < k.shape[2]:
             args["window_size_left"] = window - 1
-        if flash and self.kernel != "auto":
-            args["kernel"] = self.kernel
+        if flash and self.kernels.attention != "auto":
+            args["kernel"] = self.kernels.attention
         y = self.tensor((*q.shape[:-1], v.shape[-1]), q.dtype, needs_grad=q.needs_grad or k.needs_grad or v.needs_grad)
         logsumexp = self.tensor(q.shape[:3], "float32")
         row = self.operator(name, ("query", "key", "value"), (q, k, v), (y, logsumexp), args)

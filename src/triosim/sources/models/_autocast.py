@@ -75,11 +75,11 @@ class AutocastLayers(ShapeLayers):
 
     def raised(self, x: Tensor) -> Tensor:
         """An input in float32; a fused kernel reads what there is and computes in float32 by itself."""
-        return self.to(x, "float32") if self._casts and not self.fused else x
+        return self.to(x, "float32") if self._casts and not self.kernels.fused else x
 
     def normed(self, dtype: str) -> str:
         """Type of what a norm of float32 gives: a fused kernel writes what the product that reads it takes."""
-        return self.autocast if self._casts and self.fused else dtype
+        return self.autocast if self._casts and self.kernels.fused else dtype
 
     def cat(self, parts: Sequence[Tensor], dim: int) -> Tensor:
         """As of :class:`ShapeLayers`; parts of several types are copied to the widest first."""

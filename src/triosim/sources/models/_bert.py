@@ -102,7 +102,7 @@ class BERTLike(Text):
     def _attention(self, net: Net, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, self.num_attention_heads, width // self.num_attention_heads)
-        copied = net.copied_heads and net.kernel == "unfused"
+        copied = net.kernels.copied_heads and net.kernels.attention == "unfused"
         q, k, v = (
             net.transpose(net.view(net.linear(name, x), shape, strided_gradient=copied), 1, 2)
             for name in ("query", "key", "value")

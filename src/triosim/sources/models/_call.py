@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from triosim.sources.models._kernels import LayerKernels
 from triosim.sources.models._lora import Lora
 from triosim.sources.models._tape import Tape, Tensor
 from triosim.sources.models._weights import Weights
@@ -17,17 +18,7 @@ class ModelCall(Tape):
         weights: what the model declared.
         precision: element type of weights and activations.
         training: also record what the derivatives need.
-        fused: call the fused operators of large-model frameworks where there is one.
-        attention: kernels of attention, one of :data:`ATTENTIONS`.
-        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
-        norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
-        fused_loss: whether cross entropy is one kernel; by default with ``fused``.
-        fused_gate: whether SwiGLU is; by default with ``fused``.
-        stored_gate: type in which it keeps what it read, ``""`` for its own.
-        added_biases: biases of linear layers are added by kernels of their own.
-        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
-            are their gradients afterwards.
-        repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
+        kernels: which a framework calls for the model's layers.
         autocast: type in which products run although weights and what they read are float32
             (:mod:`triosim.sources.models._autocast`); empty for the types of their inputs.
         lora: adapters; the model's own weights are frozen then.
@@ -35,7 +26,6 @@ class ModelCall(Tape):
         adapters: whether the adapters are called; without them the frozen weights alone work.
 
     Attributes:
-        kernel: the kernels of attention.
         parameters, buffers: tensors by qualified name.
         further: scores of tokens further on than the next, whose loss is added.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
@@ -48,20 +38,11 @@ class ModelCall(Tape):
         weights: Weights,
         precision: str,
         training: bool,
-        fused: bool = False,
-        attention: str = "auto",
-        fused_softmax: bool = True,
+        kernels: LayerKernels,
         lora: Lora | None = None,
         narrow: Collection[str] = (),
         adapters: bool = True,
-        norms: str = "one",
-        fused_loss: bool | None = None,
-        fused_gate: bool | None = None,
-        added_biases: bool = False,
-        copied_heads: bool = False,
         autocast: str = "",
-        repeated_heads: bool = False,
-        stored_gate: str = "",
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -69,14 +50,7 @@ class ModelCall(Tape):
         self.narrow = narrow
         self.linears: dict[str, None] = {}
         self.precision = precision
-        self.fused = fused
-        self.kernel = attention
-        self.fused_softmax = fused_softmax
-        self.norms = norms
-        self.fused_loss = fused if fused_loss is None else fused_loss
-        self.fused_gate = fused if fused_gate is None else fused_gate
-        self.stored_gate = stored_gate
-        self.added_biases, self.copied_heads, self.repeated_heads = added_biases, copied_heads, repeated_heads
+        self.kernels = kernels
         self.autocast = autocast
         self.lowered_weights: dict[int, Tensor] = {}
         self.parameters: dict[str, Tensor] = {}

@@ -222,6 +222,22 @@ def with_layers(family: Decoder, layers: Sequence[int]) -> Decoder:
     return made
 
 
+def joined(family: Decoder) -> Decoder:
+    """The decoder with one product for queries, keys and values, and one for gate and up, where its parts allow it."""
+    own = type(family)
+
+    def attention(self: Decoder, layer: int) -> Any:
+        part = own.attention(self, layer)
+        return part.joined() if isinstance(part, SelfAttention) else part
+
+    def feed_forward(self: Decoder, layer: int) -> Any:
+        part = own.feed_forward(self, layer)
+        return part.joined() if isinstance(part, FeedForward) else part
+
+    made: Decoder = type(own.__name__, (own,), {"attention": attention, "feed_forward": feed_forward})(**vars(family))
+    return made
+
+
 FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 LAYER_TYPES = (FULL, SLIDING, CHUNKED, LINEAR)
 """What Hugging Face calls the attention of a block; chunks of Llama 4 are as long as its usual sequences."""

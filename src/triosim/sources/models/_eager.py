@@ -38,7 +38,7 @@ class EagerAttention(SelfAttention):
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention of ``x`` [batch, tokens, width]."""
-        if net.kernel != "auto":
+        if net.kernels.attention != "auto":
             return super().__call__(net, x, rotation)
         made = self._packed_parts(net, x) if len(self.names) == 1 else [net.linear(f"{part}_proj", x) for part in "qkv"]
         (batch, length), whole = x.shape[:2], (x.shape[0], self.heads, x.shape[1], x.shape[1])
@@ -69,7 +69,7 @@ class EagerAttention(SelfAttention):
 
 def make_mask(net: Net, tokens: Tensor, dtype: str) -> None:
     """The mask of later tokens, [batch, 1, tokens, keys], where attention is written out."""
-    if net.kernel != "auto":
+    if net.kernels.attention != "auto":
         return
     at = net.positions(tokens)
     seen = net.tensor((1, 1, *at.shape, *at.shape), "bool")

@@ -75,7 +75,7 @@ class ExpertRouter:
         """Weights and numbers of the experts of tokens ``x`` [tokens, width], [tokens, chosen] each."""
         with net.module(self.name, self.kind):
             weight, bias = net.parameter("weight"), net.optional("bias")
-            if net.fused and self.full_precision and bias is None:
+            if net.kernels.fused and self.full_precision and bias is None:
                 return self._scored(net, _wide_product(net, x, weight), x)
             read = net.to(x, "float32") if self.full_precision else x
             weight = net.to(weight, "float32") if self.full_precision else weight
@@ -225,7 +225,7 @@ class Experts:
 
     def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
         kernels = ("silu", "clamped") if self.gated else ("relu2",)
-        if net.fused and self.activation in kernels and not self.weighed_first:
+        if net.kernels.fused and self.activation in kernels and not self.weighed_first:
             return self._fused(net, x, weights, numbers)
         tokens, width = x.shape
         chosen, rows = self.router.chosen, tokens * self.router.chosen
@@ -293,7 +293,7 @@ class Experts:
         if self.activation == "clamped":
             gate, up = net.clamp(gate), net.clamp(up)
             return net.mul(net.shifted(up), net.mul(gate, net.sigmoid(net.scaled(gate))))
-        if net.fused and self.activation == "silu":
+        if net.kernels.fused and self.activation == "silu":
             return net.swiglu(gate, up)
         return net.mul(activate(net, gate, self.activation), up)
 

@@ -11,7 +11,7 @@ class LossLayers(PointwiseLayers):
 
     def cross_entropy(self, scores: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy of [rows, classes] against [rows], computed in float32."""
-        if self.fused_loss:
+        if self.kernels.one_loss:
             return self._fused_cross_entropy(scores, target)
         scores = self.to(scores, "float32")  # as autocast does, and models without it
         log_p = self._like(scores)

@@ -11,9 +11,6 @@ from __future__ import annotations
 from triosim.sources.models._pointwise import PointwiseLayers
 from triosim.sources.models._tape import Tensor
 
-NORMS = ("one", "composed", "wide")
-"""How an RMS norm is run: by one kernel, operator by operator, or by one kernel from a float32 copy."""
-
 
 class NormLayers(PointwiseLayers):
     """Norms over the last dimension, and over a batch."""
@@ -27,7 +24,7 @@ class NormLayers(PointwiseLayers):
             y = self.tensor(x.shape, self.normed(x.dtype), needs_grad=any(p.needs_grad for p in (x, *affine)))
             mean, rstd = (self.tensor((*x.shape[:-1], 1), "float32") for _ in range(2))
             args = {"normalized_shape": [x.shape[-1]]}
-            op = "transformer_engine::layer_norm" if self.fused else "aten::native_layer_norm"
+            op = "transformer_engine::layer_norm" if self.kernels.fused else "aten::native_layer_norm"
             row = self.operator(op, ("input", *roles), (x, *affine), (y, mean, rstd), args)
 
         def rule(g: Tensor) -> None:
@@ -47,17 +44,17 @@ class NormLayers(PointwiseLayers):
         """``torch.nn.RMSNorm`` over the last dimension; without a weight where the module has none."""
         with self.module(name, kind):
             weight = self.optional("weight")
-            if self.norms == "composed":
+            if self.kernels.norms == "composed":
                 return composed(self, x, weight)
             x = self.raised(x)
             dtype = self.normed(x.dtype)
-            x = self.to(x, "float32") if self.norms == "wide" else x
+            x = self.to(x, "float32") if self.kernels.norms == "wide" else x
             read = (x,) if weight is None else (x, weight)
             roles = ("input", "weight")[: len(read)]
             y = self.tensor(x.shape, dtype, needs_grad=any(p.needs_grad for p in read))
             rstd = self.tensor((*x.shape[:-1], 1), "float32")
             args = {"normalized_shape": [x.shape[-1]]}
-            op = "transformer_engine::rms_norm" if self.fused else "aten::_fused_rms_norm"
+            op = "transformer_engine::rms_norm" if self.kernels.fused else "aten::_fused_rms_norm"
             row = self.operator(op, roles, read, (y, rstd), args)
 
         def rule(g: Tensor) -> None:

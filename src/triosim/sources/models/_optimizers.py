@@ -26,7 +26,7 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
         optimizer: one of :data:`~triosim.transform.optimizing.OPTIMIZERS`, perhaps with options.
         fused: one fused operator instead of the list of ``_foreach`` ones; None means PyTorch's default (not fused) for
             float32 parameters and, as large-model frameworks do, fused where there are master copies, because the
-            list would need float32 copies of all gradients at once; it also follows ``net.fused``.
+            list would need float32 copies of all gradients at once; it also follows ``net.kernels.fused``.
     """
     how = optimizer_of(optimizer)
     updated = {name: w for name, w in net.parameters.items() if w.grad is not None}
@@ -40,7 +40,7 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
         if own:
             names, weights = [name for name, _ in own], [w for _, w in own]
             gradients = [w.grad for w in weights]
-            at_once = bool(fused or (fused is None and (mixed or net.fused)))
+            at_once = bool(fused or (fused is None and (mixed or net.kernels.fused)))
             append(net, how, names, weights, gradients, at_once, mixed)
 
 

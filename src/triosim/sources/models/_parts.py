@@ -6,6 +6,8 @@ its module, in the order in which Hugging Face registers them; calling it append
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
@@ -23,7 +25,7 @@ def activate(net: Net, x: Tensor, name: str) -> Tensor:
         return net.silu(x)
     if name == "quick_gelu":
         return net.mul(x, net.sigmoid(net.scaled(x)))
-    if name == "relu2" and net.fused:
+    if name == "relu2" and net.kernels.fused:
         return net.squared_relu(x)
     if name in ("relu", "relu2"):
         y = net.relu(x)
@@ -120,7 +122,7 @@ def rotate(
 
 
 def _rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    if net.fused:
+    if net.kernels.fused:
         return net.rotary(x, cos, sin)
     size = x.shape[3]
     straight = net.mul(x, cos)
@@ -211,14 +213,21 @@ class SelfAttention:
             q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
         if self.norm and self.rotated_first:
             q, k = (net.rms_norm(name, y, self.norm.kind) for name, y in zip(self.norms, (q, k), strict=True))
-        if self.unfused and net.kernel in ("auto", "unfused"):
+        if self.unfused and net.kernels.attention in ("auto", "unfused"):
             from triosim.sources.models._unfused import unfused_attention
 
-            y = unfused_attention(net, q, k, v, self.dropout, net.fused_softmax)
+            y = unfused_attention(net, q, k, v, self.dropout, net.kernels.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
         y = net.linear(self.last, net.view(y, (*x.shape[:2], self.heads * self.size)))
         return net.dropout(y, self.last_dropout)
+
+    def joined(self) -> SelfAttention:
+        """The same with one product for queries, keys and values, where nothing is done to one of them at once."""
+        whole = self.norm is not None and self.norm.width != self.size
+        if len(self.names) == 1 or whole or self.scaled or type(self) is not SelfAttention:
+            return self
+        return replace(self, names=("qkv_proj",))
 
     def _apart(self, net: Net, x: Tensor) -> list[Tensor]:
         made = {
@@ -239,7 +248,7 @@ class SelfAttention:
         if norm and norm.width != self.size:  # all heads at once
             y = net.rms_norm(self._norm_of(part), y, norm.kind)
         each = norm if norm and norm.width == self.size else None
-        copied = self.rotated and part != "v" and not net.fused and each is None
+        copied = self.rotated and part != "v" and not net.kernels.fused and each is None
         y = net.view(y, shape, strided_gradient=copied)
         return net.transpose(net.rms_norm(self._norm_of(part), y, each.kind) if each else y, 1, 2)
 
@@ -260,7 +269,13 @@ class SelfAttention:
             parts = [net.slice(y, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
         else:
             parts = net.split(y, widths)
-        return [net.transpose(net.view(p, (*shape, p.shape[-1] // self.size, self.size)), 1, 2) for p in parts]
+        heads = [net.view(p, (*shape, p.shape[-1] // self.size, self.size)) for p in parts]
+        if self.norm and not self.rotated_first:
+            for at, name in enumerate(self.norms):
+                heads[at] = net.rms_norm(name, heads[at], self.norm.kind)
+        if net.kernels.joined_products and net.kernels.attention == "cudnn":  # Transformer Engine's get_qkv_layout
+            heads[2] = net.clone(heads[2])
+        return [net.transpose(part, 1, 2) for part in heads]
 
 
 @dataclass(frozen=True)
@@ -296,17 +311,25 @@ class FeedForward:
         """The part of ``x`` [..., width]."""
         if len(self.names) == 2 and not self.packed:
             y = activate(net, net.linear(self.names[0], x), self.activation)
+        elif self.packed and net.kernels.one_gate and self.activation == "silu" and type(self) is FeedForward:
+            y = net.packed_swiglu(net.linear(self.names[0], x))
         elif self.packed:
             gate, up = net.split(net.linear(self.names[0], x), [self.inner] * 2)
             y = self.gate(net, gate, up)
-        elif net.fused_gate and self.activation == "silu":
+        elif net.kernels.one_gate and self.activation == "silu":
             y = net.swiglu(net.linear(self.names[0], x), net.linear(self.names[1], x))
         else:
             y = net.mul(activate(net, net.linear(self.names[0], x), self.activation), net.linear(self.names[1], x))
         return net.dropout(net.linear(self.names[-1], y), self.dropout)
 
+    def joined(self) -> FeedForward:
+        """The same with one product for gate and up, where there are both."""
+        if len(self.names) != 3 or type(self) is not FeedForward:
+            return self
+        return replace(self, names=("gate_up_proj", self.names[2]), packed=True)
+
     def gate(self, net: Net, gate: Tensor, up: Tensor) -> Tensor:
         """The activation of ``gate`` times ``up``."""
-        if net.fused_gate and self.activation == "silu":
+        if net.kernels.one_gate and self.activation == "silu":
             return net.swiglu(gate, up)
         return net.mul(activate(net, gate, self.activation), up)

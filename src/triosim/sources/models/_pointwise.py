@@ -156,8 +156,8 @@ class PointwiseLayers(AutocastLayers):
         read = (gate, up) if weight is None else (gate, up, weight)
         roles = ("gate", "up", "weight")[: len(read)]
         row = self.operator(name, roles, read, (y,))
-        narrow = bool(self.stored_gate) and self.training
-        kept = [self._copied(x, self.stored_gate) if narrow else x for x in (gate, up)]
+        narrow = bool(self.kernels.stored_gate) and self.training
+        kept = [self._copied(x, self.kernels.stored_gate) if narrow else x for x in (gate, up)]
 
         def rule(g: Tensor) -> None:
             gradients = [self._like(x, False) for x in read]
@@ -168,6 +168,34 @@ class PointwiseLayers(AutocastLayers):
 
         self.derivative(row, (y,), rule)
         return y
+
+    def packed_swiglu(self, x: Tensor) -> Tensor:
+        """silu(first half) x second half of the last dimension, in one kernel, as its gradient is written by one."""
+        name, dim = "transformer_engine::swiglu", len(x.shape) - 1
+        read = self._halves(x)
+        y = self.tensor(read[0].shape, x.dtype, needs_grad=x.needs_grad)
+        row = self.operator(name, ("gate", "up"), read, (y,))
+        narrow = bool(self.kernels.stored_gate) and self.training
+        kept = self._copied(x, self.kernels.stored_gate) if narrow else x
+
+        def rule(g: Tensor) -> None:
+            again = self._halves(self._copied(kept, x.dtype)) if narrow else read
+            whole = self._like(x, False)
+            parts = [self.alias(whole, part.shape, at * int(part.shape[-1])) for at, part in enumerate(again)]
+            self.operator(f"{name}_backward", ("grad_output", "gate", "up"), (g, *again), parts)
+            self.operator("aten::cat", ("tensors", "tensors"), parts, (whole,), {"dim": dim}, view=True)
+            self.give(x, whole)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def _halves(self, x: Tensor) -> list[Tensor]:
+        """Views of both halves of the last dimension, of which there is no derivative."""
+        half = int(x.shape[-1]) // 2
+        parts = [self.alias(x, (*x.shape[:-1], half), start) for start in (0, half)]
+        args = {"split_sizes": [half, half], "dim": len(x.shape) - 1}
+        self.operator("aten::split_with_sizes", ("self",), (x,), parts, args, view=True)
+        return parts
 
     def _copied(self, x: Tensor, dtype: str) -> Tensor:
         """A copy in another element type, of which there is no derivative."""

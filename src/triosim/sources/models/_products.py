@@ -30,7 +30,7 @@ class ProductLayers(PointwiseLayers):
             if len(x.shape) == 2:
                 y = self.mm(x, self.t(weight), added, column_major=True)
                 return adapted(self, x, y, lambda: weight, added)
-            apart = added if self.added_biases else None
+            apart = added if self.kernels.added_biases else None
             y = self._product_of(x, weight, None if apart else added, strided_gradient)
             return adapted(self, x, self._with_bias(y, apart) if apart else y, lambda: weight, added)
 

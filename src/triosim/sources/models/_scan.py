@@ -96,7 +96,7 @@ class Mamba2Mixer:
         made = net.scaled(net.linear("in_proj", net.scaled(x))) if self.scaled else net.linear("in_proj", x)
         with net.module("norm", self.norm):
             norm = net.optional("weight")
-        if net.fused:
+        if net.kernels.fused:
             y = _mamba(net, self, made, None, None)
             if self.normed:
                 y = _gated_norm(net, "norm", y, None, self.norm, "mamba_ssm", self.inner // self.groups)

@@ -37,7 +37,9 @@ def unfused_attention(
     batch, heads, keys, size = v.shape
     length = q.shape[2]
     flat = (batch * heads, length, size)
-    if net.copied_heads:  # products want one stride from head to head: inputs are copied, and gradients come in copies
+    if (
+        net.kernels.copied_heads
+    ):  # products want one stride from head to head: inputs are copied, and gradients come in copies
         q, k, v = (net.view(net.clone(x), (batch * heads, *x.shape[2:])) for x in (q, k, v))
     else:
         q, k, v = (net.view(x, (batch * heads, *x.shape[2:])) for x in (q, k, v))
@@ -50,7 +52,7 @@ def unfused_attention(
         weights = softmax(net, _padded(net, net.scaled(scores, "aten::div"), (batch, heads, keys)))
     weights = net.dropout(weights, dropout)
     y = _product(net, weights, v, flat, transposed=False)
-    y = net.transpose(net.view(y, (batch, heads, length, size), strided_gradient=net.copied_heads), 1, 2)
+    y = net.transpose(net.view(y, (batch, heads, length, size), strided_gradient=net.kernels.copied_heads), 1, 2)
     return net.clone(y)
 
 

@@ -84,7 +84,7 @@ class DistilBERT(Text):
     def _attention(self, net: Net, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, self.n_heads, width // self.n_heads)
-        copied = net.copied_heads and net.kernel == "unfused"
+        copied = net.kernels.copied_heads and net.kernels.attention == "unfused"
         q, k, v = (
             net.transpose(net.view(net.linear(f"{part}_lin", x), shape, strided_gradient=copied), 1, 2)
             for part in "qkv"

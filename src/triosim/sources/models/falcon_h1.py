@@ -30,7 +30,7 @@ class FalconFeedForward(FeedForward):
     def __call__(self, net: Net, x: Tensor) -> Tensor:
         """The part of ``x`` [..., width]."""
         gate, up, down = self.names
-        if net.fused_gate:
+        if net.kernels.one_gate:
             y = net.swiglu(net.scaled(net.linear(gate, x)), net.linear(up, x))
         else:
             raised = net.linear(up, x)

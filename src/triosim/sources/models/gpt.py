@@ -103,8 +103,8 @@ class GPT(Text):
         q, k, v = (
             net.transpose(net.view(part, shape), 1, 2) for part in net.split(net.conv1d("c_attn", x), [width] * 3)
         )
-        if self.unfused_attention and net.kernel in ("auto", "unfused"):
-            fused = self.fused_softmax and net.fused_softmax
+        if self.unfused_attention and net.kernels.attention in ("auto", "unfused"):
+            fused = self.fused_softmax and net.kernels.fused_softmax
             y = unfused_attention(net, q, k, v, self.attn_pdrop, fused)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.attn_pdrop), 1, 2)

@@ -1,0 +1,66 @@
+"""Which kernels a framework calls for the layers of a model: the same model, written otherwise."""
+
+from __future__ import annotations
+
+from triosim.core.dataclass import dataclass
+from triosim.core.errors import unknown
+
+ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
+"""See :attr:`LayerKernels.attention`."""
+NORMS = ("one", "wide", "composed")
+"""See :attr:`LayerKernels.norms`."""
+
+
+@dataclass(frozen=True)
+class LayerKernels:
+    """Kernels of a model's layers; the default is what eager PyTorch runs.
+
+    Attributes:
+        fused: fused operators of large-model frameworks are called where there is one (rotary positions, SwiGLU, cross
+            entropy, the optimizer).
+        attention: kernels of attention.
+        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        norms: how an RMS norm is run.
+        fused_loss: whether cross entropy is one kernel; None follows ``fused``.
+        fused_gate: whether SwiGLU is; None follows ``fused``.
+        stored_gate: type in which one SwiGLU kernel keeps what it read for its backward; ``""`` for its own.
+        added_biases: biases of linear layers are added by kernels of their own, not by the products.
+        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
+            are their gradients afterwards.
+        repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
+        joined_products: queries, keys and values are made by one product, and so are gate and up, whatever the
+            implementation does that a family is named after.
+    """
+
+    fused: bool = False
+    attention: str = "auto"
+    fused_softmax: bool = True
+    norms: str = "one"
+    fused_loss: bool | None = None
+    fused_gate: bool | None = None
+    stored_gate: str = ""
+    added_biases: bool = False
+    copied_heads: bool = False
+    repeated_heads: bool = False
+    joined_products: bool = False
+
+    def check(self) -> None:
+        """Refuse a kernel that nobody knows.
+
+        Raises:
+            InputError: of attention, or of norms.
+        """
+        if self.attention not in ATTENTIONS:
+            raise unknown("attention", self.attention, ATTENTIONS)
+        if self.norms not in NORMS:
+            raise unknown("norms", self.norms, NORMS)
+
+    @property
+    def one_loss(self) -> bool:
+        """Whether cross entropy is one kernel."""
+        return self.fused if self.fused_loss is None else self.fused_loss
+
+    @property
+    def one_gate(self) -> bool:
+        """Whether SwiGLU is one kernel."""
+        return self.fused if self.fused_gate is None else self.fused_gate
