@@ -10,8 +10,8 @@ their own, and the exit code is 1 where the bias of a source's odd rows is beyon
 measurements outside the 90 % interval, on either side; *hi/lo* is the median width of that interval.
 
 The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NLG, DGX Cloud's recipes, each with its
-address) were looked up when all constants and stacks stood.  Those below P0100 all have odd numbers; those from P0101 on
-are numbered one after the other, and their even ones may shape a stack: six of 8 bits have chosen, with others, two
+address) were looked up when all constants and stacks stood.  Those below P0100 all have odd numbers; those from P0101
+on are numbered one after the other, and their even ones may shape a stack: six of 8 bits have chosen, with others, two
 constants of ``sustained.json``.  Their ``notes`` say what is assumed.
 """
 
