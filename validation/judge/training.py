@@ -10,10 +10,10 @@ their own, and the exit code is 1 where the bias of a source's odd rows is beyon
 measurements outside the 90 % interval, on either side; *hi/lo* is the median width of that interval.
 
 The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NLG, DGX Cloud's recipes, each with its
-address) shaped no constant and no stack: they were looked up when those stood.  Those below P0100 all have odd numbers;
-those from P0101 on are numbered one after the other, and their even ones may shape a stack.  Those from P0201 on are of
-sources that nobody had looked at, and keep what was first predicted of them, which has a table of its own.  Their
-``notes`` say what is assumed.
+address) were looked up when all constants and stacks stood.  Those below P0100 all have odd numbers; those from P0101
+on are numbered one after the other, and their even ones may shape a stack: six of 8 bits have chosen, with others, two
+constants of ``sustained.json``.  Those from P0201 on are of sources that nobody had looked at, and keep what was first
+predicted of them, which has a table of its own.  Their ``notes`` say what is assumed.
 """
 
 from __future__ import annotations
