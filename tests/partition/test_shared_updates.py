@@ -15,6 +15,7 @@ from triosim.core.errors import PlanError
 from triosim.prediction.result import Result
 from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Trace
+from triosim.transform.optimizers import muon
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +138,17 @@ def test_adafactor_sums_over_rows(step: Trace) -> None:
     columns = Counter(4 * shape[1] for shape in shapes if len(shape) == 2)
     numbers = sum(3 if len(shape) == 2 else 2 for shape in shapes)
     assert sent(result, "all_reduce") == columns + Counter({4: numbers})
+
+
+def test_what_says_nothing_takes_its_part_for_a_matrix(step: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products of a rule that asks for nothing are those of a rank's rows."""
+    for name in ("whole", "part"):
+        monkeypatch.setattr(muon, name, lambda step, x: x)
+    made = arranged(step, optimizer="muon,steps=7", dp=8, zero=3).step
+    assert not any(update.exchanges for update in made.updates)
+    shapes = [sorted((rows // 8, columns)) for rows, columns in hidden(step)]
+    flop = sum(7 * 2 * (2 * n * n * m + n**3) for n, m in shapes)
+    assert sum(products(made.trace).values()) == pytest.approx(flop, rel=2e-2)
 
 
 def test_the_host_updates_element_by_element(step: Trace) -> None:

@@ -62,8 +62,6 @@ def shared_updates(
             return _ShardReplay(trace, rows, whole, at, count, own_storage)
 
         replay = updates.replay(weight, part, made)
-        if not replay.exchanges:
-            continue
         ends = [after for after, _, _ in replay.exchanges]
         rows = updates.rows[weight]
         own = tuple(

@@ -46,7 +46,7 @@ class Step:
         origin: for values that ``trace`` has more than ``homes``, copies and summands, the value that each is of.
         apart: parameters of which replicas have different ones (experts); their gradients are reduced along an axis of
             their own, ``replication.apart``.
-        updates: of parameters of which a rank has a part, those that exchange something.
+        updates: of parameters of which a rank has a part, those that are updated one by one.
         notes: what the user should know about how the step was divided.
     """
 

@@ -304,7 +304,8 @@ class _Update:
                 whole ^= what == ALL_TO_ALL
 
         mine = set(self.of.optimizer)
-        updates = [one for one in job.step.updates if mine.issuperset(chain.from_iterable(one.rows))]
+        sharing = (one for one in job.step.updates if one.exchanges)
+        updates = [one for one in sharing if mine.issuperset(chain.from_iterable(one.rows))]
         for what, at_once in ((ALL_TO_ALL, AT_ONCE), (ALL_REDUCE, 1)):
             own = [one for one in updates if one.exchanges[0][0] == what]
             _take_turns((together(batch) for batch in _batches(own)), at_once)

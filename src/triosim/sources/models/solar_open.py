@@ -17,7 +17,6 @@ from triosim.sources.models._family import Count
 class SolarOpen(DeepSeekExperts):
     """Configuration, named as in Hugging Face's ``config.json``; no block is dense."""
 
-    intermediate_size: int = 10240
     head_dim: int = 128
     n_routed_experts: int = 128
     moe_intermediate_size: int = 1280
@@ -26,6 +25,7 @@ class SolarOpen(DeepSeekExperts):
 
     layout: ClassVar = Layout("SolarOpen")
     model_types: ClassVar = ("solar_open",)
+    left_out: ClassVar = {"intermediate_size": 10240}  # of dense blocks, of which there is none
     fixed: ClassVar = {"hidden_act": "silu"}
 
     @classmethod
