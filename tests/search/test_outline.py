@@ -18,13 +18,14 @@ from triosim.core.errors import InputError
 from triosim.core.result_cache import ResultCache
 from triosim.engine import contended, operator_chain
 from triosim.engine.contended import RowKind
+from triosim.memory import allocation_order
 from triosim.prediction.priced_job import price_job
 from triosim.prediction.simulate import simulate
 from triosim.prediction.staged_job import stage_job
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.search import block_outline
+from triosim.search import block_outline, peak_memory
 from triosim.search.block_step import NoBlocks
 from triosim.search.contracted_passes import GradientsReady, LocalTransfer, StageContraction
 from triosim.search.evaluate import NotEvaluated
@@ -121,7 +122,22 @@ def test_without_a_compiler_it_is_the_same(
     before = outlined_figures(outline_plan(workload, machine, *run))
     monkeypatch.setattr(contended, "_native", None)
     monkeypatch.setattr(operator_chain, "_native", None)
+    monkeypatch.setattr(allocation_order, "reserved_in_passes", None)
     assert outlined_figures(outline_plan(workload, machine, *run)) == before
+
+
+@pytest.mark.parametrize("asked", PLANS[1:3], ids=str)
+def test_memory_is_the_same_where_lifetimes_have_to_say_it(
+    workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = both_of(global_batch_size=512, host="none", **asked)
+    before = outline_plan(workload, machine, *run).reserved
+
+    def undecided(*of: object) -> None:
+        raise allocation_order.Undecided
+
+    monkeypatch.setattr(peak_memory, "allocation_order", undecided)
+    assert outline_plan(workload, machine, *run).reserved == before
 
 
 def test_collectives_of_the_next_pass_do_not_wait_for_reductions(

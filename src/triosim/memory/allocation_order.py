@@ -23,7 +23,7 @@ from triosim.memory.liveness import NEVER, BlockLifetime, BlockUses, MemoryBlock
 try:
     from triosim.memory._allocator import reserved_in_passes
 except ImportError:  # there was no compiler when TrioSim was installed
-    reserved_in_passes = None
+    reserved_in_passes = None  # type: ignore[assignment]
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -285,7 +285,7 @@ def _passes(path: Sequence[BlockUses], places: Sequence[int], of: _LastUses, siz
     count = len(size)
     begun, ended, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     first = np.full(count, NEVER, np.int64)
-    rows: list[tuple[NDArray, ...]] = []  # block, pass and time of its allocation, pass and time of its free
+    rows: list[tuple[Int64, ...]] = []  # block, pass and time of its allocation, pass and time of its free
 
     def ends(block: Int64) -> None:
         block = block[first[block] != NEVER]

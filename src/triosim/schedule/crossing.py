@@ -123,8 +123,8 @@ def boundaries_of(trace: Trace, of: NDArray[np.int32], items: Sequence[CrossingT
         items: what may cross (:func:`crossing_items`).
     """
     floating, last_backward = floating_storages(trace), _last_backward(trace)
-    rows = np.flatnonzero(trace.operators.phase == Phase.BACKWARD)
-    last_of_stage = dict(zip(of[rows].tolist(), rows.tolist(), strict=True))
+    backward = np.flatnonzero(trace.operators.phase == Phase.BACKWARD)
+    last_of_stage = dict(zip(of[backward].tolist(), backward.tolist(), strict=True))
     stage = of.tolist()
     number, made, read = _item_columns(items)
     found = []

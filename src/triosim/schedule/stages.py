@@ -127,8 +127,8 @@ class _Parameters:
         reader, read: forward operators that run, and the row of ``number`` of a parameter that each reads.
         size: bytes of each parameter.
         updates: operators of the optimizer.
-        touched: bytes that each of them touches of each parameter and what belongs to it, shape ``(updates,
-            parameters)``; whole numbers.
+        toucher, touched, touched_bytes: rows of ``updates``, and of ``number`` of the parameter to which a value that
+            each of them touches belongs, once for each such value; bytes of the value, whole numbers.
     """
 
     number: NDArray[np.int64]
@@ -136,7 +136,9 @@ class _Parameters:
     read: NDArray[np.int64]
     size: NDArray[np.float64]
     updates: NDArray[np.int64]
-    touched: NDArray[np.float64]
+    toucher: NDArray[np.int64]
+    touched: NDArray[np.int64]
+    touched_bytes: NDArray[np.float64]
 
 
 @kept(8)
@@ -156,11 +158,14 @@ def _parameters(trace: Trace) -> _Parameters:
     mine = np.where((mine < 0) & (values.of >= 0), mine[values.of], mine)
     size = values.bytes().astype(np.float64)
     updates = np.flatnonzero(operators.phase == Phase.OPTIMIZER)
-    touched = np.zeros((len(updates), len(number) + 1))  # the last for what belongs to none
-    for at, update in enumerate(updates.tolist()):
-        own = np.unique(np.concatenate([operators.inputs[update], operators.outputs[update]]))
-        np.add.at(touched[at], mine[own], size[own])
-    return _Parameters(number, row[here], read[here], size[number], updates, touched[:, :-1])
+    number_of = np.full(len(operators), NONE, np.int64)
+    number_of[updates] = np.arange(len(updates))
+    flat = [number_of[table.rows()] * len(values) + table.values for table in (operators.inputs, operators.outputs)]
+    pairs = distinct(np.concatenate([one[one >= 0] for one in flat]))
+    toucher, value = np.divmod(pairs, max(len(values), 1))
+    owned = mine[value] >= 0
+    toucher, value = toucher[owned], value[owned]
+    return _Parameters(number, row[here], read[here], size[number], updates, toucher, mine[value], size[value])
 
 
 @kept(8)
@@ -185,7 +190,8 @@ def _shared_out(trace: Trace, of: bytes, count: int) -> tuple[dict[int, tuple[in
     has[[not own for own in stages], 0] = 1
     overall = known.size @ has
     overall = overall / overall.sum() if overall.sum() else np.full(count, 1 / count)
-    share, found = np.zeros((len(trace), count)), known.touched @ has
+    share, found = np.zeros((len(trace), count)), np.zeros((len(known.updates), count))
+    np.add.at(found, known.toucher, known.touched_bytes[:, None] * has[known.touched])
     total = found.sum(axis=1, keepdims=True)
     share[known.updates] = np.where(total > 0, found / np.where(total > 0, total, 1), overall)
     return {p: tuple(own) or (0,) for p, own in zip(known.number.tolist(), stages, strict=True)}, share
