@@ -257,4 +257,5 @@ def test_sglang_leaves_to_its_steps_what_weights_and_cache_do_not_take() -> None
 
 def test_who_schedules_ahead_hides_the_host() -> None:
     assert ENGINES.get("vllm")().host() == NO_HOST
-    assert not ENGINES.get("vllm")(async_scheduling=False).host().hidden
+    options = {"async_scheduling": False}
+    assert not ENGINES.get("vllm")(**options).host().hidden

@@ -56,6 +56,7 @@ from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
 from triosim.transform.recompute import recomputed
 
+NUMBERS = ("layers", "hidden", "heads", "vocab", "seq_len", "micro_batch", "tp", "pp", "dp", "global_batch")
 SOURCE = "vTrain measured set (single-node)"
 SYSTEM = "hgx-a100"
 OPERATOR_TIMES = "auto"
@@ -88,10 +89,11 @@ class Row:
     @classmethod
     def of(cls, columns: Mapping[str, str]) -> Row:
         """From a line of the table."""
-        names = ("layers", "hidden", "heads", "vocab", "seq_len", "micro_batch", "tp", "pp", "dp")
-        numbers = [int(columns[name]) for name in names]
-        parts = int(columns["global_batch"]) // (int(columns["dp"]) * int(columns["micro_batch"]))
-        return cls(*numbers, micro_batches=parts, seconds=float(columns["iter_time_s"]))  # type: ignore[misc]
+        of = {name: int(columns[name]) for name in NUMBERS}
+        return cls(
+            of["layers"], of["hidden"], of["heads"], of["vocab"], of["seq_len"], of["micro_batch"], of["tp"], of["pp"],
+            of["dp"], of["global_batch"] // (of["dp"] * of["micro_batch"]), float(columns["iter_time_s"]),
+        )  # fmt: skip
 
     def trace(self) -> Trace:
         """The step of one micro-batch on one device."""
