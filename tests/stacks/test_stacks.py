@@ -11,7 +11,7 @@ import pytest
 
 import triosim
 from triosim import Fidelity, Plan
-from triosim.composition.host import _exchanges
+from triosim.composition.issuing import _exchanges
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.core.errors import InputError
 from triosim.energy.options import EnergyOptions

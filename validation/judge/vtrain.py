@@ -33,7 +33,8 @@ from triosim import Fidelity, Plan
 from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
-from triosim.composition.host import host, launch
+from triosim.composition.host import host
+from triosim.composition.issuing import launch
 from triosim.composition.residual import PRIOR, CalibratedOverhead, Coefficients, JobSizes
 from triosim.core.errors import InputError
 from triosim.hardware.system import System
@@ -203,6 +204,8 @@ def main() -> int:
     if not rows:
         raise InputError(f"{options.data}: has no row of {SOURCE}")
     rows = [rows[i] for i in np.random.default_rng(2024).permutation(len(rows))][: options.limit]
+    if options.draws and len(rows) <= options.rows:
+        raise InputError(f"--rows {options.rows} leaves none of {len(rows)} iterations to judge: fit fewer, or read more")
     workshop = Workshop(triosim.system(SYSTEM))
     cases = [workshop.iteration(row) for row in rows]
     real = np.array([row.seconds for row in rows])

@@ -30,7 +30,7 @@ from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, PlacedFragment, concatenate
 from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.interleaving import in_place, pairs, places, reordered
-from triosim.schedule.pass_writer import PassKind, PassWriter
+from triosim.schedule.pass_writer import MicroBatchPassWriter, PassKind
 from triosim.schedule.program import COPY, DP, Op, Program, of_iteration
 from triosim.schedule.stages import Stages
 from triosim.trace.tables import Category, Phase
@@ -196,7 +196,7 @@ class StageWriter:
         made.append(self._fetch(first), 0)
         fetched = self._fetched_for if self.fetches else None
         written = {
-            kind: PassWriter(of, kind, self.scattered, self.ahead, fetched).fragment()
+            kind: MicroBatchPassWriter(of, kind, self.scattered, self.ahead, fetched).fragment()
             for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))
         }
         final = {part.chunk: LastPassRows(len(self.job.phase)) for part in of.parts}

@@ -39,7 +39,7 @@ class PassKind(NamedTuple):
     needs: UngatheredUnits
 
 
-class PassWriter:
+class MicroBatchPassWriter:
     """Writes one pass.
 
     Args:

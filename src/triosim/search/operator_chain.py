@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import HostCosts, issue_shares
+from triosim.composition.host import HostCosts
+from triosim.composition.issuing import issue_shares
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
