@@ -1,4 +1,4 @@
-"""How good the recorder is, on this machine: ``python validation/judge/recorder.py``.
+"""How good the recorder is, on this machine: ``python -m validation.judge.recorder``.
 
 First table, with hardware (this CPU, one thread): a small GPT and ResNet-50 are trained.  *plain* is processor time of
 a step that is not observed, *operators* the sum of the recorded operator times; both are medians.  Goal: the two
@@ -100,7 +100,7 @@ def one(name: str, rounds: int) -> dict[str, Any]:
 
 def apart(name: str, rounds: int) -> dict[str, Any]:
     """:func:`one` in a process of its own."""
-    command = [sys.executable, __file__, "--one", name, "--rounds", str(rounds)]
+    command = [sys.executable, "-m", "validation.judge.recorder", "--one", name, "--rounds", str(rounds)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
