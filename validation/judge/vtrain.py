@@ -205,7 +205,7 @@ def main() -> int:
         raise InputError(f"{options.data}: has no row of {SOURCE}")
     rows = [rows[i] for i in np.random.default_rng(2024).permutation(len(rows))][: options.limit]
     if options.draws and len(rows) <= options.rows:
-        raise InputError(f"--rows {options.rows} leaves none of {len(rows)} iterations to judge: fit fewer, or read more")
+        raise InputError(f"--rows {options.rows} leaves none of {len(rows)} iterations to judge: fit fewer, read more")
     workshop = Workshop(triosim.system(SYSTEM))
     cases = [workshop.iteration(row) for row in rows]
     real = np.array([row.seconds for row in rows])
