@@ -40,7 +40,8 @@ def deployment_of(options: ServeOptions) -> Deployment:
     roles = _roles(options)
     size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
     system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
-    power, pools = limits(options), list[Pool]()
+    power = limits(options)
+    pools: list[Pool] = []
     for role, replicas in roles:
         first = sum(one.devices for one in pools)
         pools.append(_pool(options, system, first, role, replicas, role if len(roles) > 1 else "", power))
