@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,11 @@ def engine(runs: int) -> Iterator[Figure]:
     for row in rows:
         name, unit, rate = _rate(row)
         peer, theirs = peers.get(row["case"], ("", 0.0))
-        beside = {"ratio": rate / theirs, "peer": peer} if peer and name == "native" else {}
         if row["case"].endswith("closed form"):  # stands for flows, and plays none
             yield Figure(f"{row['case']}, {name}", row["cpu_s"])
-        else:
-            yield Figure(f"{row['case']}, {name}", row["cpu_s"], row[unit], unit, **beside)
+            continue
+        figure = Figure(f"{row['case']}, {name}", row["cpu_s"], row[unit], unit)
+        yield replace(figure, ratio=rate / theirs, peer=peer) if peer and name == "native" else figure
 
 
 def _rate(row: dict[str, Any]) -> tuple[str, str, float]:

@@ -107,7 +107,7 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     print(f"{len(asked):,} combinations, detail {given.detail}")
     began = time.process_time()
     outcomes = []
-    for one in sweep(trace, machine, asked, detail=given.detail, base=BASE):  # type: ignore[arg-type]
+    for one in sweep(trace, machine, asked, detail=given.detail, base=BASE):
         outcomes.append(one)
         if len(outcomes) % 10 == 0:
             print(f"  {len(outcomes):,} after {time.process_time() - began:.1f} CPU s", flush=True)

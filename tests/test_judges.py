@@ -6,13 +6,16 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from validation import command
 from validation.__main__ import READS, scripts
+from validation.judge import recorder
 
 from triosim.core.errors import InputError
 
+FITS = sorted(name.partition("/")[2] for name in scripts() if name.startswith("fit/"))
 JUDGES = sorted(name.partition("/")[2] for name in scripts() if name.startswith("judge/"))
 WITH_DATA = sorted({*READS, "calibration"})
 
@@ -28,6 +31,33 @@ def test_every_judge_has_json_and_those_that_read_have_data(
     said = capsys.readouterr().out
     assert "--json OUT" in said
     assert ("--data PATH" in said) == (name in WITH_DATA)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_script_that_fits_says_what_it_does(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as left:
+        importlib.import_module(f"validation.fit.{name}").main()
+    assert left.value.code == 0
+    assert "usage: " in capsys.readouterr().out
+
+
+def test_the_process_that_records_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each model is recorded in a process of its own, which needs what ``python -m`` finds."""
+    started: list[list[str]] = []
+
+    def started_with_help(command: list[str], **options: object) -> NoReturn:
+        started.append([*command, "--help"])
+        raise InterruptedError
+
+    monkeypatch.setattr(recorder.subprocess, "run", started_with_help)
+    with pytest.raises(InterruptedError):
+        recorder.apart("gpt2", 1)
+    monkeypatch.undo()
+    (command,) = started
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", WITH_DATA)

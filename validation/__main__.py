@@ -74,7 +74,7 @@ def _all() -> int:
     parser.add_argument("all")
     parser.add_argument("--data", type=Path, required=True, help="folder of measured data")
     data = parser.parse_args().data
-    runs = [(name, []) for name in ALONE]
+    runs: list[tuple[str, list[str]]] = [(name, []) for name in ALONE]
     for name, patterns in READS.items():
         found = [path for pattern in patterns for path in sorted(data.glob(pattern))]
         runs += [(name, ["--data", str(path.resolve())]) for path in found]

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def table(runtime: str, budget: str) -> dict[str, dict[str, Any]]:
             if runtime == "torch":
                 steps[name] = _with_torch(torch_step(graph))
             else:
-                steps[name] = lambda content=content, graph=graph: OnnxRuntime(1).whole_s(content, inputs(graph))  # type: ignore[misc]
+                steps[name] = partial(_with_onnx_runtime, content, inputs(graph))
         before = {name: step() for name, step in steps.items()}
         _triosim(
             "calibrate", "--run", "--runtime", runtime, "--device", "cpu", "--budget", budget, "-o", str(pack), "-q"
@@ -72,6 +73,10 @@ def show(runtime: str, found: dict[str, dict[str, Any]]) -> None:
     print(
         f"{'mean':20}{'':21}{np.mean(np.abs(errors)):8.1%}   {held} of {len(found)} inside, bias {np.mean(errors):+.1%}"
     )
+
+
+def _with_onnx_runtime(content: bytes, given: dict[str, Any]) -> float:
+    return OnnxRuntime(1).whole_s(content, given)
 
 
 def _with_torch(run: Callable[[], Any]) -> Callable[[], float]:

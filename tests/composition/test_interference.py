@@ -114,8 +114,9 @@ def test_stretches_agree_with_what_runs_beside(layers: int, link: str, factor: f
     computes, moves = slices.op == Op.COMPUTE, slices.op == Op.COLLECTIVE
     for rank in (0, 1):
         mine = computes & (slices.rank == rank)
-        ticks = [np.rint(column * 1e12).astype(np.int64) for column in (slices.start, slices.end)]
-        beside = covered(*(c[mine] for c in ticks), *merged(*(c[moves & (slices.rank == rank)] for c in ticks)))
+        start, end = (np.rint(column * 1e12).astype(np.int64) for column in (slices.start, slices.end))
+        moving = moves & (slices.rank == rank)
+        beside = covered(start[mine], end[mine], *merged(start[moving], end[moving]))
         longer = (slices.end - slices.start)[mine] - (alone.end - alone.start)[mine]
         assert longer == pytest.approx(beside * 1e-12 * (1 - 1 / factor), abs=2 * TOLERANCE * float(slices.end.max()))
     assert result.iteration_time_s >= _run(layers, link, interference="off").iteration_time_s

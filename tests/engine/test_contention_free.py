@@ -24,12 +24,10 @@ def needs_compiler(native: bool) -> None:
 
 def fragment(rows: list[tuple[int, int, int, int, int, list[int]]]) -> TimedFragment:
     """Rows of (kind, stream, shown, ticks, gap, before)."""
-    columns = list(zip(*rows, strict=True))
-    return TimedFragment(
-        *(np.array(column, np.int8) for column in columns[:3]),
-        *(np.array(column, np.int64) for column in columns[3:5]),
-        Ragged.of(columns[5], np.int32),
-    )  # fmt: skip
+    *columns, before = zip(*rows, strict=True)
+    kind, stream, shown = (np.array(column, np.int8) for column in columns[:3])
+    ticks, gap = (np.array(column, np.int64) for column in columns[3:])
+    return TimedFragment(kind, stream, shown, ticks, gap, Ragged.of(before, np.int32))
 
 
 @st.composite

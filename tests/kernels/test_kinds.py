@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,9 +28,11 @@ from triosim.kernels.work.stream import rowwise
 H100 = catalog.accelerator("H100-SXM5-80GB")
 SIZES = np.array([1.0, 8.0, 64.0])
 
-WORK = {
+WORK: dict[str, Any] = {
     "gemm": gemm(512 * SIZES, 4096.0, 4096.0, "bfloat16"),
-    "convolution": convolution(8 * SIZES, *(np.full(3, x) for x in (64.0, 64.0, 56.0)), 3, DTYPE_CODE["float32"]),
+    "convolution": convolution(
+        8 * SIZES, np.full(3, 64.0), np.full(3, 64.0), np.full(3, 56.0), 3, DTYPE_CODE["float32"]
+    ),
     "attention": attention(SIZES, 2048.0, 2048.0, 32.0, 8.0, 128.0),
     "moe": experts(64 * SIZES, 2.0, 4096.0, 14336.0, 8.0),
     "scan": scans(SIZES, 4096.0, 64.0, 8.0, 128.0, 64.0, 256.0, 4.0),

@@ -36,7 +36,8 @@ def square(
     images: float, channels: float, out: float, side: float, kernel: int = 3, dtype: int = FLOAT
 ) -> ConvolutionCalls:
     """One convolution."""
-    return work.convolution(*(np.array([float(x)]) for x in (images, channels, out, side)), kernel, dtype)
+    images_, channels_, out_, side_ = (np.array([float(x)]) for x in (images, channels, out, side))
+    return work.convolution(images_, channels_, out_, side_, kernel, dtype)
 
 
 def seconds(what: ConvolutionCalls, device: Accelerator = V100) -> float:
@@ -120,10 +121,8 @@ def test_depthwise_waits_for_memory() -> None:
 def test_many_convolutions_are_priced_at_once() -> None:
     random = np.random.default_rng(0)
     count = 100_000
-    what = work.convolution(
-        *(random.integers(1, 512, count).astype(float) for _ in range(3)), random.integers(4, 64, count).astype(float),
-        3, FLOAT,
-    )  # fmt: skip
+    images, channels, out = (random.integers(1, 512, count).astype(float) for _ in range(3))
+    what = work.convolution(images, channels, out, random.integers(4, 64, count).astype(float), 3, FLOAT)
     assert calls(lambda: predict(what, V100)) < count / 10
 
 

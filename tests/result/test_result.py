@@ -175,9 +175,10 @@ def test_the_documentation_names_every_key_of_the_json(result: Result) -> None:
     ],
 )
 def test_a_name_instead_of_what_it_names_is_a_sentence(arguments: tuple, words: str) -> None:
+    workload, system = arguments
     calls = (
-        lambda: triosim.simulate(*arguments), lambda: next(triosim.sweep(*arguments, [{}])),
-        lambda: triosim.simulate_together([(arguments[0], triosim.Plan())], arguments[1]),
+        lambda: triosim.simulate(workload, system), lambda: next(triosim.sweep(workload, system, [{}])),
+        lambda: triosim.simulate_together([(workload, triosim.Plan())], system),
     )  # fmt: skip
     for call in calls:
         with pytest.raises(triosim.InputError, match=words):

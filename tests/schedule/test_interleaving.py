@@ -109,7 +109,7 @@ def test_pairs_do_not_deadlock(name: str, options: dict, stages: int) -> None:
     """Even if neither pass of a pair ended before both have what they need."""
     if stages == 1 and name != "1f1b":
         stages = 5
-    schedule = SCHEDULES.get(name)(**options, combined=True)
+    schedule = SCHEDULES.get(name)(**{**options, "combined": True})
     micro_batches, chunks = 4 * stages, schedule.chunks_per_stage
     parts = [[p for p in range(stages * chunks) if schedule.stage_of(p, stages) == s] for s in range(stages)]
     orders = []

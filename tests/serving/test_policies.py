@@ -266,5 +266,6 @@ def test_who_schedules_ahead_hides_the_host() -> None:
     assert ahead.hidden
     assert (ahead.step_s, ahead.sequence_s) == (0, 0)
     assert ahead.gap_s > 0
-    assert ENGINES.get("vllm")(model_runner=2).host() == NO_HOST
-    assert not ENGINES.get("vllm")(async_scheduling=False).host().hidden
+    runner, synchronous = {"model_runner": 2}, {"async_scheduling": False}
+    assert ENGINES.get("vllm")(**runner).host() == NO_HOST
+    assert not ENGINES.get("vllm")(**synchronous).host().hidden

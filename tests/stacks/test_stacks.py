@@ -11,7 +11,7 @@ import pytest
 
 import triosim
 from triosim import Fidelity, Plan
-from triosim.composition.host import _exchanges
+from triosim.composition.issuing import _exchanges
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.core.errors import InputError
 from triosim.energy.options import EnergyOptions
@@ -129,7 +129,9 @@ def test_a_host_that_waits_for_transfers_launches_anew_after_each() -> None:
         for n, host in ((1, "compiled"), (4, "compiled"), (4, "large-model"), (1, "graph"), (1, "none"))
         for waits in (False, True)
     }
-    more = {key[:2]: took[key].iteration_time_s - took[(*key[:2], False)].iteration_time_s for key in took if key[2]}
+    more = {
+        key[:2]: took[key].iteration_time_s - took[key[0], key[1], False].iteration_time_s for key in took if key[2]
+    }
     assert more[1, "compiled"] == pytest.approx(2 * (6e-6 + 2e-6)), "forwards, backwards"
     assert more[4, "compiled"] > 2 * more[1, "compiled"]
     assert more[4, "large-model"] > 5 * more[4, "compiled"], "short kernels after a transfer wait for the host"

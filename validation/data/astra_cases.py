@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from triosim.interop.astra.implementation import MessageCosts
 from triosim.interop.astra.job import Job
@@ -49,9 +50,9 @@ def collective(kind: str, size: int) -> ChakraTrace:
     return builder.build()
 
 
-def job(network: AstraNetwork, layer: AstraSystem, trace: Callable[[int], ChakraTrace], **options: object) -> Job:
-    """A job in which rank r has the trace ``trace(r)``."""
-    return Job([trace(rank) for rank in range(network.npus)], network, layer, {}, **options)  # type: ignore[arg-type]
+def job(network: AstraNetwork, layer: AstraSystem, trace: Callable[[int], ChakraTrace], **options: Any) -> Job:
+    """A job in which rank r has the trace ``trace(r)``; ``options`` are further fields of the job."""
+    return Job([trace(rank) for rank in range(network.npus)], network, layer, {}, **options)
 
 
 def golden_network(name: str, npus: int) -> AstraNetwork:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -75,11 +75,10 @@ def read(path: Path) -> list[Point]:
     Raises:
         InputError: the file has another shape.
     """
-    rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    times: defaultdict[tuple, list[float]] = defaultdict(list)
-    for key, seconds in rows:
-        times[key].append(seconds)
-    found = [Point(*key[:6], median(values), *key[6:]) for key, values in times.items()]
+    times: defaultdict[Point, list[float]] = defaultdict(list)
+    for point in _parquet(path) if path.suffix == ".parquet" else _csv(path):
+        times[replace(point, seconds=0.0)].append(point.seconds)
+    found = [replace(point, seconds=median(values)) for point, values in times.items()]
     return sorted(found, key=lambda p: (p.source, p.gpu, p.kind, p.dtype, p.servers, p.members, p.bytes))
 
 
@@ -117,7 +116,7 @@ def _is_device(name: str) -> bool:
     return True
 
 
-def _parquet(path: Path) -> Iterable[tuple[tuple, float]]:
+def _parquet(path: Path) -> Iterator[Point]:
     from pyarrow import ArrowException, parquet
 
     columns = ("system", "nccl", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
@@ -137,11 +136,11 @@ def _parquet(path: Path) -> Iterable[tuple[tuple, float]]:
             raise InputError(f"{path}: element type {dtype!r} is not known: use {', '.join(ELEMENT_BYTES)}")
         kind = KINDS.get(row["op_name"], row["op_name"])
         size = int(row["message_size"]) * ELEMENT_BYTES[dtype]
-        key = (row["system"], kind, int(row["num_gpus"]), 1, size, dtype, "NCCL table")
-        yield key, row["latency"] * 1e-3
+        seconds = row["latency"] * 1e-3
+        yield Point(row["system"], kind, int(row["num_gpus"]), 1, size, dtype, seconds, "NCCL table")
 
 
-def _csv(path: Path) -> Iterable[tuple[tuple, float]]:
+def _csv(path: Path) -> Iterator[Point]:
     needed = ("source", "collective", "gpu", "n_gpus", "n_nodes", "size_bytes", "time_us", "dtype", "algorithm")
     for row in command.rows(path, *needed):
         kind = KINDS.get(row["collective"], row["collective"])
@@ -149,6 +148,8 @@ def _csv(path: Path) -> Iterable[tuple[tuple, float]]:
         if excluded or not row["time_us"] or not row["size_bytes"]:
             continue
         link = row.get("inter_node_link") or ""
-        key = (row["gpu"], kind, int(row["n_gpus"]), int(row["n_nodes"] or 1), int(float(row["size_bytes"])),
-               row["dtype"], row["source"], row["algorithm"] or "auto", "" if link == "n/a" else link)  # fmt: skip
-        yield key, float(row["time_us"]) * 1e-6
+        yield Point(
+            row["gpu"], kind, int(row["n_gpus"]), int(row["n_nodes"] or 1), int(float(row["size_bytes"])),
+            row["dtype"], float(row["time_us"]) * 1e-6, row["source"], row["algorithm"] or "auto",
+            "" if link == "n/a" else link,
+        )  # fmt: skip

@@ -475,7 +475,7 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     gpu, devices = line["gpu"], int(line["n_gpus"])
     if gpu in TPUS:
         side = round(devices**0.5)
-        shape = (side, devices // side)
+        shape: tuple[int, ...] = (side, devices // side)
         if gpu != "TPU-v5e":
             side = round(devices ** (1 / 3))
             shape = (side, side, devices // side**2) if devices % side**2 == 0 else (4, 4, devices // 16)

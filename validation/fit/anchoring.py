@@ -305,7 +305,7 @@ def physical() -> dict[str, Class]:
     host = np.where(products.work.batch > 1, simt.host_batched_s, simt.host_s)
     narrow = fit_physical_gemm.join(fit_physical_gemm.served("fp8"), fit_physical_gemm.served("nvfp4"))
     prefill, decode = (fit_physical_attention.read(phase)[0] for phase in ("prefill", "decode"))
-    made = {
+    made: dict[str, list[tuple[Any, NDArray | float]]] = {
         "matrix/tensor": [(fit_physical_gemm.served("bfloat16"), 0.0)],
         "matrix/narrow": [(narrow, 0.0)],
         "matrix/simt": [(products, host)],
@@ -357,8 +357,8 @@ def _physical(key: str, parts: list[tuple[Any, NDArray | float]]) -> Class:
     sample = samples[0] if len(samples) == 1 else kernel_data.join_samples(*samples)
     kernel = np.repeat(np.arange(len(samples)), [len(one) for one in samples])
     served = key in ("matrix/tensor", "matrix/narrow", "attention/tensor")
-    near, spread = 0.0 if served else NEAR, float(np.median(np.concatenate(spreads)))
-    return Class(sample, np.concatenate(models), near, spread, kernel)
+    near, usual = 0.0 if served else NEAR, float(np.median(np.concatenate(spreads)))
+    return Class(sample, np.concatenate(models), near, usual, kernel)
 
 
 def _sample(device: NDArray[np.str_], work: kinds.Work, seconds: NDArray[np.float64]) -> Sample:

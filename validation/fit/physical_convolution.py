@@ -145,8 +145,8 @@ def isolated() -> tuple[Rows, int]:
         seconds.append((measured - host)[keep])
         devices.append(np.full(len(keep), DEVICES[gpu]))
     rows = np.concatenate(chosen)
-    columns = (data[name][rows].astype(float) for name in names)
-    what = work.convolution(*columns, 3, DTYPE_CODE["float32"])
+    images, in_channels, out_channels, side = (data[name][rows].astype(float) for name in names)
+    what = work.convolution(images, in_channels, out_channels, side, 3, DTYPE_CODE["float32"])
     return Rows(np.concatenate(devices), what, np.concatenate(seconds)), dropped
 
 

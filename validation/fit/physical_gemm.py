@@ -318,7 +318,7 @@ of workstations of compute capability 12, whose matrix units draw less than thos
 def newer(found: dict[str, GemmConstants]) -> dict[str, GemmConstants]:
     """With ``sync12 GDDR``: the factors of ``sync GDDR``, and the joules with which :data:`PUBLISHED` comes out."""
     name, side, flops = PUBLISHED
-    device, work = catalog.accelerator(name), gemm(*np.full((3, 1), side), "bfloat16")
+    device, work = catalog.accelerator(name), gemm(side, side, side, "bfloat16")
 
     def having(engine: str, ratio: float) -> GemmConstants:
         own = dict(found[engine].generations)
@@ -502,6 +502,16 @@ def _round(x: float) -> float:
     return float(f"{x:.4g}")
 
 
+def as_written(constants: GemmConstants) -> GemmConstants:
+    """With the digits that the file keeps, so that what is worked out from them fits those that are used."""
+    rounded: dict[str, Any] = {name: _round(getattr(constants, name)) for name in MEANING}
+    generations = tuple(
+        (one, tuple(sorted((name, _round(factor)) for name, factor in factors)))
+        for one, factors in constants.generations
+    )
+    return replace(constants, generations=generations, **rounded)
+
+
 MEANING = {
     "launch_s": ("s at 1.8 GHz", "shortest kernel"),
     "pace": ("1", "exponent of the clock in the constants in seconds"),
@@ -595,7 +605,7 @@ def main() -> None:
     data = measured()
     judged = judge(data, measured(TEST_ROWS, 1))
     print(table(judged))
-    constants = newer(fit(data))
+    constants = newer({engine: as_written(found) for engine, found in fit(data).items()})
     for engine, c in constants.items():
         print(f"{engine:9s}" + " ".join(f"{name} {getattr(c, name):.3g}" for name in MEANING))
         for generation, factors in c.generations:

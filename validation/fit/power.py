@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,10 +86,8 @@ def fit(data: Mapping[str, Caps]) -> PowerConstants:
 
 
 def _law(values: NDArray[np.float64]) -> PowerConstants:
-    inside = {
-        name: float(min(max(value, low), high))
-        for value, (name, (low, high)) in zip(values, BOUNDS.items(), strict=True)
-    }
+    low, high = np.array(list(BOUNDS.values())).T
+    inside: dict[str, Any] = dict(zip(BOUNDS, np.clip(values, low, high).tolist(), strict=True))
     return PowerConstants(**inside)
 
 

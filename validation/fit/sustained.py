@@ -26,6 +26,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 
@@ -83,10 +84,10 @@ def trainings(path: Path) -> tuple[float, dict[str, float]]:
         errors: dict[str, dict[float, float]] = {name: {} for name in EVEN}
         for narrowing in GRID["narrowing"]:
             tried = replace(first, narrowing=narrowing, attention=attention, generations=())
-            sustained.load = lambda tried=tried: tried  # type: ignore[assignment, misc]
             cast(Any, pricing._priced_once).forget()
             for name, ids in EVEN.items():
-                own = np.array([judge(rows[one]).error for one in ids])
+                with mock.patch.object(sustained, "load", return_value=tried):
+                    own = np.array([judge(rows[one]).error for one in ids])
                 mean = errors[name][narrowing] = float(np.abs(own).mean())
                 told = f"mean {mean:.1%}, bias {own.mean():+.1%}"
                 print(f"{name}: narrowing {narrowing:.1f}, attention {attention:.1f}: {told}", flush=True)

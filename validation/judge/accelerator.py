@@ -254,15 +254,15 @@ def main(arguments: list[str] | None = None) -> int:
     table("Counts", found["counts"], ("case", "counts", "energies", "cycles", "used", "energy_uj", "exact"))
     if (data / "systolic.csv").exists():
         found["systolic"] = arrays(data / "systolic.csv")
-        columns = ("array", "dataflow", "layer", "cycles", "cycles_expected", "exact")
-        table("Systolic arrays", found["systolic"], columns)
+        shown: tuple[str, ...] = ("array", "dataflow", "layer", "cycles", "cycles_expected", "exact")
+        table("Systolic arrays", found["systolic"], shown)
     if (data / "sparse.json").exists():
         found["sparse"] = zeros(data / "sparse.json")
-        columns = ("case", "counts", "cycles", "computes", "energy_pj", "energy_pj_expected", "exact")
-        table("Zeros", found["sparse"], columns)
+        shown = ("case", "counts", "cycles", "computes", "energy_pj", "energy_pj_expected", "exact")
+        table("Zeros", found["sparse"], shown)
     found["mapper"] = searches(data, mapper.parse_budget(given.budget), given.seed)
-    columns = ("case", "edp_ratio", "energy_uj", "cycles", "cpu_s", "mappings_per_cpu_s")
-    table("Mapper, no worse than the mapping given", found["mapper"], columns)
+    shown = ("case", "edp_ratio", "energy_uj", "cycles", "cpu_s", "mappings_per_cpu_s")
+    table("Mapper, no worse than the mapping given", found["mapper"], shown)
     for version in sorted({row["version"] for row in found["mapper"]}):
         logs = [math.log(row["edp_ratio"]) for row in found["mapper"] if row["version"] == version]
         mean = math.exp(sum(logs) / len(logs))

@@ -11,6 +11,7 @@ everything agreed.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from validation import command
 from validation.data import astra_cases as cases
@@ -32,7 +33,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=64, help="NPUs up to which runs are played (default 64)")
     parser.add_argument("--docs", type=Path, help="also put the tables between the markers of this page")
     options = parser.parse_args()
-    figures = {
+    figures: dict[str, Any] = {
         "table_7": table_7(), "resnet50": resnet50(), "closed_forms": closed_forms(options.most),
         "runs": runs(options.most), "link_bound": link_bound(),
     }  # fmt: skip

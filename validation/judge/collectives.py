@@ -189,7 +189,7 @@ def predict_all(points: Sequence[Point], fit: str) -> tuple[list[Row], dict[str,
 
 def _fitted(points: Sequence[Point]) -> dict[str, tuple[CollectiveConstants, ...]]:
     """Constants of each GPU of a file from its own small groups."""
-    found = {}
+    found: dict[str, tuple[CollectiveConstants, ...]] = {}
     for gpu in dict.fromkeys(p.gpu for p in points):
         own = fit_collectives.small([p for p in points if p.gpu == gpu])
         if {p.kind for p in own} & set(fit_collectives.RINGS):

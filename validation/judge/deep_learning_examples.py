@@ -14,7 +14,8 @@ side are priced as matrix products, and that groups may be packed into one.  BER
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from validation import command
@@ -74,18 +75,16 @@ MICRO_BATCHES = 64
 
 def judged(row: Row) -> dict[str, float]:
     """Samples per second as predicted, their interval, and by how much the time is off."""
-    precision = "float16" if row.half else "float32"
-    options = {"precision": precision, "training": row.training}
-    batch, more = row.batch, {"layout": "channels_last" if row.half else "contiguous"}
+    of = partial(load_workload, precision="float16" if row.half else "float32", training=row.training)
+    batch, plan = row.batch, triosim.Plan(training=row.training)
     if row.sequence:
         stack = load("apex-o2")
-        trace = load_workload(row.network, seq_len=row.sequence, attention="unfused", stack=stack, **options)
-        batch, more = row.batch * MICRO_BATCHES, {"micro_batches": MICRO_BATCHES, "stack": stack}
-    elif row.network == "resnet50":
-        trace = load_workload(row.network, **options)
+        trace = of(row.network, seq_len=row.sequence, attention="unfused", stack=stack)
+        batch, plan = row.batch * MICRO_BATCHES, replace(plan, micro_batches=MICRO_BATCHES, stack=stack)
     else:
-        trace = triosim.model("resnet", configuration=RESNEXT, **options)
-    plan = triosim.Plan(batch_size=batch, training=row.training, **more)
+        trace = of(row.network) if row.network == "resnet50" else of("resnet", configuration=RESNEXT)
+        plan = replace(plan, layout="channels_last" if row.half else "contiguous")
+    plan = replace(plan, batch_size=batch)
     result = triosim.simulate(trace, triosim.system(device=row.device, devices=1), plan)
     seconds, (lo, hi) = batch / row.samples_per_s, result.interval_s
     return {

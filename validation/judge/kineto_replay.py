@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from validation import command
@@ -41,7 +42,7 @@ def main() -> int:
     """Print a line for each step; the exit code tells whether all are within their bounds."""
     parser = command.parser(__doc__, "folder of torch.profiler traces")
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(f"{'trace':28} {'step':>5} {'measured':>10} {'replayed':>10} {'error':>7} {'host':>10} {'device':>10}  binds")
     for path in sorted(command.find(options.data, "kineto/").iterdir()):
         if ".json" not in path.name:
@@ -52,8 +53,8 @@ def main() -> int:
         for step, seconds in real.items():
             try:
                 trace = triosim.load(path, step=step)
-            except InputError as error:
-                print(error)
+            except InputError as refused:
+                print(refused)
                 continue
             host, device = float(np.nansum(trace.operators.host_s)), float(trace.kernels.device_s.sum())
             found = replayed(trace)

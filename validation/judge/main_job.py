@@ -23,7 +23,6 @@ from triosim.trace.tables import Phase, Trace
 MEASURED_512_S = 0.346344
 RELEASED_TRIOSIM_512_S = 0.376152
 """The released TrioSim scales everything by the ratio of the batch sizes."""
-RING = {"devices": 8, "topology": "ring", "link": "113.75GB/s"}
 EXPECTED = {"vgg13": (94.038, 102.2256), "resnet50": (70.723, 72.2957)}
 """Sum of operators, and with one all-reduce over eight devices, ms."""
 
@@ -38,7 +37,7 @@ def main() -> int:
     print(f"{'':10} {'sum of operators':>18} {'standard DP, 8':>16} {'DDP, 8':>12}   buckets of DDP, bytes")
     for name, (total, parallel) in EXPECTED.items():
         trace = triosim.load(folder / name)
-        system = triosim.system(**RING)
+        system = triosim.system(devices=8, topology="ring", link="113.75GB/s")
         alone = triosim.simulate(trace, triosim.system(devices=1)).iteration_time_s * 1e3
         standard = triosim.simulate(trace, system, Plan(overlap=False)).iteration_time_s * 1e3
         ddp = triosim.simulate(trace, system).iteration_time_s * 1e3

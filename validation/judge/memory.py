@@ -129,7 +129,7 @@ def optimizer_of(kind: str, parameters: Any) -> Any:
             super().__init__(parameters, {})
 
         @torch.no_grad()
-        def step(self) -> None:  # type: ignore[override]
+        def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
                 trained = [p for p in group["params"] if p.grad is not None]
                 for p in trained:

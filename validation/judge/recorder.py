@@ -1,4 +1,4 @@
-"""How good the recorder is, on this machine: ``python validation/judge/recorder.py``.
+"""How good the recorder is, on this machine: ``python -m validation.judge.recorder``.
 
 First table, with hardware (this CPU, one thread): a small GPT and ResNet-50 are trained.  *plain* is processor time of
 a step that is not observed, *operators* the sum of the recorded operator times; both are medians.  Goal: the two
@@ -23,8 +23,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from validation import command
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -32,16 +37,17 @@ MEASURED = {"gpt-4x256": "GPT 4 x 256, 4 x 256 tokens", "resnet50": "ResNet-50, 
 HARDWARE_FREE = {"gpt2": "GPT-2 124 M, 8 x 1024 tokens", "llama3-8b": "Llama 3 8B, 1 x 4096 tokens"}
 
 
-def build(name: str):
+def build(name: str) -> tuple[nn.Module, Optimizer, Tensor, Tensor]:
     """Model, optimizer, inputs and labels."""
     import torch
     from models import GPT, Llama, ResNet, initialise
 
     torch.manual_seed(0)
+    model: nn.Module
     if name == "resnet50":
         model = ResNet()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-        return model, optimizer, torch.randn(4, 3, 224, 224), torch.randint(1000, (4,))
+        momentum = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        return model, momentum, torch.randn(4, 3, 224, 224), torch.randint(1000, (4,))
     if name == "gpt-4x256":
         model, shape, tokens = GPT(8192, 256, 4, 256, 4), (4, 256), 8192
         initialise(model, 4)
@@ -53,7 +59,7 @@ def build(name: str):
     return model, optimizer, torch.randint(tokens, shape), torch.randint(tokens, shape)
 
 
-def one(name: str, rounds: int) -> dict:
+def one(name: str, rounds: int) -> dict[str, Any]:
     """Record one model; what the tables show of it."""
     import numpy as np
     import torch.nn.functional as F
@@ -68,7 +74,7 @@ def one(name: str, rounds: int) -> dict:
     else:
         model, optimizer, x, y = build(name)
 
-    def step(x, y):
+    def step(x: Tensor, y: Tensor) -> None:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
         loss.backward()
@@ -92,9 +98,9 @@ def one(name: str, rounds: int) -> dict:
     }
 
 
-def apart(name: str, rounds: int) -> dict:
+def apart(name: str, rounds: int) -> dict[str, Any]:
     """:func:`one` in a process of its own."""
-    command = [sys.executable, __file__, "--one", name, "--rounds", str(rounds)]
+    command = [sys.executable, "-m", "validation.judge.recorder", "--one", name, "--rounds", str(rounds)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 

@@ -68,7 +68,8 @@ def _gpt(sizes: dict[str, int]) -> Any:
     from tests.sources.models import torch_models
 
     names = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
-    return torch_models.GPT(*(sizes[name] for name in names), 0.1)
+    width, layers, heads, positions, vocabulary = (sizes[name] for name in names)
+    return torch_models.GPT(width, layers, heads, positions, vocabulary, 0.1)
 
 
 def _llama(layers: int) -> Any:

@@ -4,6 +4,7 @@ models (I4), and what changes a step or a fleet (I5)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from validation.judge.survey import Document, Figure, Published, Scenario
 
@@ -14,10 +15,10 @@ def _at(*path: str | int, at: int = 0, times: float = 1.0) -> Of:
     """A number in the result of a command, in another unit."""
 
     def of(found: Sequence[Document]) -> float:
-        value = found[at]
+        value: Any = found[at]
         for key in path:
-            value = value[key]  # type: ignore[index]
-        return times * float(value)  # type: ignore[arg-type]
+            value = value[key]
+        return times * float(value)
 
     return of
 

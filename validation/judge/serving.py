@@ -587,8 +587,10 @@ def silicon(folder: Path) -> Figures:
             f"{mean['tpot_odd']:.1%} and {mean['ttft_odd']:.1%}; 90 % intervals cover {mean['covered']:.0%} of TPOTs"
         )
         found[backend] = mean
-    own = [one for label, one in found.items() if "gpt-oss" in label]
-    few = [abs(tpot) for one in own for tpot, users in zip(one["tpot"], one["users"], strict=True) if 4 <= users <= 64]
+    gpt_oss = [one for label, one in found.items() if "gpt-oss" in label]
+    few = [
+        abs(tpot) for one in gpt_oss for tpot, users in zip(one["tpot"], one["users"], strict=True) if 4 <= users <= 64
+    ]
     if few:
         found["gpt-oss"] = {"tpot_median": float(np.median(few))}
         met &= found["gpt-oss"]["tpot_median"] <= GPT_OSS_MARK
@@ -608,8 +610,9 @@ def decoding(folder: Path) -> Figures:
     groups: dict[tuple[str, int, int, int], list[dict[str, str]]] = {}
     for row in _csv(folder / "silicon" / "serving_measured.csv"):
         if row["mode"] == "disagg" and row["model_path"] == "deepseek-ai/DeepSeek-V3":
-            sizes = (int(float(row[f"decode_{name}"])) for name in ("tp_size", "attention_dp_size", "moe_ep_size"))
-            groups.setdefault((row["backend"], *sizes), []).append(row)
+            of = (int(float(row[f"decode_{name}"])) for name in ("tp_size", "attention_dp_size", "moe_ep_size"))
+            tensor_parallel, ranks, experts = of
+            groups.setdefault((row["backend"], tensor_parallel, ranks, experts), []).append(row)
     found: Figures = {}
     for (backend, tensor_parallel, ranks, experts), rows in sorted(groups.items()):
         pool = Pool(

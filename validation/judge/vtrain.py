@@ -33,7 +33,8 @@ from triosim import Fidelity, Plan
 from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
-from triosim.composition.host import host, launch
+from triosim.composition.host import host
+from triosim.composition.issuing import launch
 from triosim.composition.residual import PRIOR, CalibratedOverhead, Coefficients, JobSizes
 from triosim.core.errors import InputError
 from triosim.hardware.system import System
@@ -56,6 +57,7 @@ from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
 from triosim.transform.recompute import recomputed
 
+NUMBERS = ("layers", "hidden", "heads", "vocab", "seq_len", "micro_batch", "tp", "pp", "dp", "global_batch")
 SOURCE = "vTrain measured set (single-node)"
 SYSTEM = "hgx-a100"
 OPERATOR_TIMES = "auto"
@@ -88,10 +90,11 @@ class Row:
     @classmethod
     def of(cls, columns: Mapping[str, str]) -> Row:
         """From a line of the table."""
-        names = ("layers", "hidden", "heads", "vocab", "seq_len", "micro_batch", "tp", "pp", "dp")
-        numbers = [int(columns[name]) for name in names]
-        parts = int(columns["global_batch"]) // (int(columns["dp"]) * int(columns["micro_batch"]))
-        return cls(*numbers, micro_batches=parts, seconds=float(columns["iter_time_s"]))  # type: ignore[misc]
+        of = {name: int(columns[name]) for name in NUMBERS}
+        return cls(
+            of["layers"], of["hidden"], of["heads"], of["vocab"], of["seq_len"], of["micro_batch"], of["tp"], of["pp"],
+            of["dp"], of["global_batch"] // (of["dp"] * of["micro_batch"]), float(columns["iter_time_s"]),
+        )  # fmt: skip
 
     def trace(self) -> Trace:
         """The step of one micro-batch on one device."""
@@ -201,6 +204,8 @@ def main() -> int:
     if not rows:
         raise InputError(f"{options.data}: has no row of {SOURCE}")
     rows = [rows[i] for i in np.random.default_rng(2024).permutation(len(rows))][: options.limit]
+    if options.draws and len(rows) <= options.rows:
+        raise InputError(f"--rows {options.rows} leaves none of {len(rows)} iterations to judge: fit fewer, read more")
     workshop = Workshop(triosim.system(SYSTEM))
     cases = [workshop.iteration(row) for row in rows]
     real = np.array([row.seconds for row in rows])

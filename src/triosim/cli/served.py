@@ -16,6 +16,7 @@ from triosim.core.errors import InputError, no_such_file, quoted
 if TYPE_CHECKING:
     from triosim.hardware.system import System
     from triosim.serving.deployment import Deployment
+    from triosim.serving.pool import Pool
     from triosim.serving.requests import RequestTable
 
 
@@ -26,12 +27,8 @@ def deployment_of(options: ServeOptions) -> Deployment:
         InputError: options do not go together, or something that they name does not exist.
     """
     from triosim.cli.energy_options import limits
-    from triosim.core.units import parse_time
-    from triosim.serving.availability import parse_mtbf
     from triosim.serving.deployment import Deployment
     from triosim.serving.fleet_file import fleet_file, is_fleet
-    from triosim.serving.model import default_weights
-    from triosim.serving.pool import Pool, default_engine
 
     if is_fleet(options.model):
         typed = typed_fields()
@@ -39,6 +36,29 @@ def deployment_of(options: ServeOptions) -> Deployment:
         if given:
             raise InputError(f"{options.model} says what serves: leave out {', '.join(given)}")
         return fleet_file(Path(options.model))
+    _check(options)
+    roles = _roles(options)
+    size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
+    system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
+    power = limits(options)
+    pools: list[Pool] = []
+    for role, replicas in roles:
+        first = sum(one.devices for one in pools)
+        pools.append(_pool(options, system, first, role, replicas, role if len(roles) > 1 else "", power))
+    return Deployment(
+        pools=tuple(pools),
+        router=options.router,
+        router_options=named(options.router_option, "--router-option", "slack=4"),
+        seed=options.seed,
+        transfer=options.transfer or "whole",
+        order=options.order or "prefill-first",
+        local=options.local_prefill or 0,
+        idle_ok=options.idle_ok,
+    )
+
+
+def _check(options: ServeOptions) -> None:
+    """Refuse what no pool can be: other words than on and off, numbers below 1, options that need another."""
     for name, text in (("--prefix-caching", options.prefix_caching), ("--interval", options.interval)):
         if text not in (None, "on", "off"):
             raise InputError(f"{name} must be on or off, got {quoted(text)}")
@@ -62,62 +82,57 @@ def deployment_of(options: ServeOptions) -> Deployment:
         raise InputError(
             "--cold-start is of replicas that come and go: give --autoscale or --mtbf too, or leave it out"
         )
-    roles = _roles(options)
-    size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
-    system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
-    cap_w, clock_hz = limits(options)
-    pools: list[Pool] = []
-    for role, replicas in roles:
-        first = sum(one.devices for one in pools)
-        pool = Pool(
-            model=options.model,
-            system=system,
-            first=first,
-            name=role if len(roles) > 1 else "",
-            role=role,
-            engine=options.engine or default_engine(options.model),
-            engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
-            tensor_parallel=options.tp,
-            stages=options.pp,
-            attention_ranks=options.dp,
-            expert_ranks=options.ep,
-            expert_skew=options.expert_skew,
-            replicas=replicas,
-            weights=options.weights or default_weights(system.model(first)),
-            kv_cache=options.kv_cache,
-            state_cache=options.state_cache or "",
-            prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
-            eviction=options.eviction,
-            preemption=options.preemption,
-            swap_bytes=_swap_bytes(options),
-            speculation=options.speculate,
-            adapters=options.lora,
-            tiers=tuple(options.kv_tier or ()),
-            image_size=options.image_size,
-            step_cache=options.step_cache,
-            stack=options.stack,
-            longest=options.max_length,
-            blocks=options.kv_blocks,
-            utilisation=options.memory_utilisation,
-            autoscaling=options.autoscale,
-            cold_start=options.cold_start or "host",
-            mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
-            repair_s=parse_time(options.repair or "0", "--repair"),
-            host_s=parse_time(options.host_time, "--host-time"),
-            step_times=options.step_times or "",
-            power_cap_w=cap_w,
-            clock_hz=clock_hz,
-        )
-        pools.append(pool)
-    return Deployment(
-        pools=tuple(pools),
-        router=options.router,
-        router_options=named(options.router_option, "--router-option", "slack=4"),
-        seed=options.seed,
-        transfer=options.transfer or "whole",
-        order=options.order or "prefill-first",
-        local=options.local_prefill or 0,
-        idle_ok=options.idle_ok,
+
+
+def _pool(
+    options: ServeOptions, system: System, first: int, role: str, replicas: int, name: str,
+    power: tuple[float | None, float | None],
+) -> Pool:  # fmt: skip
+    """Replicas of one role, from device ``first`` on; ``power`` is what each device may draw, and its clock."""
+    from triosim.core.units import parse_time
+    from triosim.serving.availability import parse_mtbf
+    from triosim.serving.model import default_weights
+    from triosim.serving.pool import Pool, default_engine
+
+    cap_w, clock_hz = power
+    return Pool(
+        model=options.model,
+        system=system,
+        first=first,
+        name=name,
+        role=role,
+        engine=options.engine or default_engine(options.model),
+        engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
+        tensor_parallel=options.tp,
+        stages=options.pp,
+        attention_ranks=options.dp,
+        expert_ranks=options.ep,
+        expert_skew=options.expert_skew,
+        replicas=replicas,
+        weights=options.weights or default_weights(system.model(first)),
+        kv_cache=options.kv_cache,
+        state_cache=options.state_cache or "",
+        prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
+        eviction=options.eviction,
+        preemption=options.preemption,
+        swap_bytes=_swap_bytes(options),
+        speculation=options.speculate,
+        adapters=options.lora,
+        tiers=tuple(options.kv_tier or ()),
+        image_size=options.image_size,
+        step_cache=options.step_cache,
+        stack=options.stack,
+        longest=options.max_length,
+        blocks=options.kv_blocks,
+        utilisation=options.memory_utilisation,
+        autoscaling=options.autoscale,
+        cold_start=options.cold_start or "host",
+        mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
+        repair_s=parse_time(options.repair or "0", "--repair"),
+        host_s=parse_time(options.host_time, "--host-time"),
+        step_times=options.step_times or "",
+        power_cap_w=cap_w,
+        clock_hz=clock_hz,
     )
 
 

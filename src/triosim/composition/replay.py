@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from triosim.composition.host import host, launch
+from triosim.composition.host import host
+from triosim.composition.issuing import launch
 from triosim.schedule.program import COMPUTE, DP, Op, Program, ProgramBuilder
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import NONE, Phase, Trace

@@ -11,10 +11,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from triosim.composition.host import (
-    launch,
-)
 from triosim.composition.interference import Interference, interference
+from triosim.composition.issuing import launch
 from triosim.composition.update import nvme_s_per_byte, update_s_per_byte
 from triosim.core.caching import IdentityKey
 from triosim.core.columns import distinct

@@ -10,7 +10,7 @@ import html
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -22,7 +22,7 @@ from triosim.core.outputs import text_output
 from triosim.core.units import format_bandwidth, format_bytes, format_count, format_time
 from triosim.prediction.result import Efficiency, Result
 from triosim.prediction.result.words import share, subtitle, title, unsure, varied_by, varies, verdict
-from triosim.prediction.timeline import CATEGORIES, MemoryTrack, Timeline
+from triosim.prediction.timeline import CATEGORIES, MemoryTrack, Slices, Timeline
 from triosim.report.lanes import lanes
 from triosim.report.messages import meetings, spans
 from triosim.report.ranks import shown
@@ -257,30 +257,55 @@ def _timeline(timeline: Timeline, limit: int) -> dict[str, Any]:
     """The picture: for each lane its slices in columns, and tables of what the numbers in them stand for."""
     s = timeline.slices
     ranks = shown(timeline, None, limit)
+    rows, notes = _pictured(timeline, ranks, limit)
+    columns = (s.name[rows], s.module[rows], s.phase[rows], s.op[rows], s.bytes[rows], s.group[rows], _group(s, rows))
+    kinds, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    groups = sorted({int(g) for g in kinds[5] if g >= 0})
+    return {
+        "end": round(timeline.end * _NANOSECONDS),
+        "iterations": _iterations(timeline),
+        "names": list(timeline.names),
+        "modules": list(timeline.modules),
+        "phases": [p.name.lower() for p in Phase],
+        "ops": [op.name.lower() for op in Op],
+        "kinds": kinds.T.tolist(),
+        "members": {str(g): _members(timeline.groups[g].tolist()) for g in groups},
+        "ranks": [{"rank": r, "name": timeline.rank_names[r], "stage": timeline.rank_stage[r]} for r in ranks],
+        "stages": len(set(timeline.rank_stage)),
+        "lanes": _lanes(s, rows, kind.reshape(-1)),
+        "slices": len(rows),
+        "notes": notes,
+    }
+
+
+def _pictured(timeline: Timeline, ranks: Sequence[int], limit: int) -> tuple[NDArray[np.int64], list[str]]:
+    """Slices of these ranks, the longest where there are more than ``limit``; and what is said of those left out."""
+    s = timeline.slices
     rows = np.flatnonzero(np.isin(s.rank, ranks))
     notes = []
     if len(ranks) < len(timeline.rank_names):
         notes.append(f"Shown: {len(ranks)} of {len(timeline.rank_names)} ranks, one of each kind.")
-    start, begin, end = spans(s)
-    seconds = end - start
     if len(rows) > limit:
-        longest = np.argpartition(-seconds[rows], limit)[:limit]
-        least = float(seconds[rows[longest]].min())
+        start, _, end = spans(s)
+        seconds = (end - start)[rows]
+        longest = np.argpartition(-seconds, limit)[:limit]
+        least = float(seconds[longest].min())
         notes.append(
             f"Left out of the picture: the {len(rows) - limit:,} shortest slices ({format_time(least)} and less). "
             "All other numbers on this page count everything."
         )
         rows = np.sort(rows[longest])
-    start_ns, begin_ns, end_ns = (np.rint(t[rows] * _NANOSECONDS).astype(np.int64) for t in (start, begin, end))
+    return rows, notes
+
+
+def _lanes(s: Slices, rows: NDArray[np.int64], kind: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """What is drawn in each lane of a rank's streams: slices in columns, in nanoseconds."""
+    start_ns, begin_ns, end_ns = (np.rint(t[rows] * _NANOSECONDS).astype(np.int64) for t in spans(s))
     end_ns = np.maximum(end_ns, start_ns)
     begin_ns = np.clip(begin_ns, start_ns, end_ns)
     stream = np.where(s.stream[rows] < 0, len(STREAMS), s.stream[rows]).astype(np.int64)
     track = s.rank[rows].astype(np.int64) * (len(STREAMS) + 1) + stream
     lane = lanes(track, start_ns, end_ns)
-
-    columns = (s.name[rows], s.module[rows], s.phase[rows], s.op[rows], s.bytes[rows], s.group[rows], _group(s, rows))
-    kinds, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    kind = kind.reshape(-1)
     meeting = _partners(meetings(s)[rows])
     place = track * (int(lane.max(initial=0)) + 1) + lane
     order = np.lexsort((start_ns, place))
@@ -302,22 +327,7 @@ def _timeline(timeline: Timeline, limit: int) -> dict[str, Any]:
         if (meeting[at] >= 0).any():
             row["meeting"] = meeting[at].tolist()
         out.append(row)
-    groups = sorted({int(g) for g in kinds[5] if g >= 0})
-    return {
-        "end": round(timeline.end * _NANOSECONDS),
-        "iterations": _iterations(timeline),
-        "names": list(timeline.names),
-        "modules": list(timeline.modules),
-        "phases": [p.name.lower() for p in Phase],
-        "ops": [op.name.lower() for op in Op],
-        "kinds": kinds.T.tolist(),
-        "members": {str(g): _members(timeline.groups[g].tolist()) for g in groups},
-        "ranks": [{"rank": r, "name": timeline.rank_names[r], "stage": timeline.rank_stage[r]} for r in ranks],
-        "stages": len(set(timeline.rank_stage)),
-        "lanes": out,
-        "slices": len(rows),
-        "notes": notes,
-    }
+    return out
 
 
 def _group(s: Any, rows: NDArray) -> NDArray[np.int64]:

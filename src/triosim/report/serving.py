@@ -92,8 +92,15 @@ def _latencies(result: ServingResult) -> TextTable:
 
 def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     """Names and what is said of them."""
-    own, found, figures = result.deployment, result.metrics, result.metrics.figures
-    images = own.makes_images
+    images = result.deployment.makes_images
+    rows = [*_served(result), *_replicas(result), *_memory(result), *_cached(result)]
+    return [*rows, *(_of_images(result) if images else _of_tokens(result))]
+
+
+def _served(result: ServingResult) -> list[tuple[str, str]]:
+    """What was served, whether well enough, and what bound it."""
+    found, figures = result.metrics, result.metrics.figures
+    images = result.deployment.makes_images
     given, made = ("images", "steps of an image") if images else ("requests", "output tokens")
     rate = f"{figures['requests_per_s']:.4g} {given}/s, {figures['output_tokens_per_s']:.4g} {made}/s"
     rows = [("throughput", rate)]
@@ -104,10 +111,16 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("goal", f"{goal}: {format_time(reached)}, {'met' if met else 'missed'}"))
     busy = format_share(figures["utilisation"] or 0)
     rows.append(("devices", f"busy {busy} of the time, {figures['steps']:,} steps"))
-    rows += [("binds", words) for words in map(_binds, own.pools, result.binding)]
-    rows += [("products", one.emulated) for one in result.binding if one.emulated]
+    rows += [("binds", words) for words in map(_binds, result.deployment.pools, result.binding)]
+    return rows + [("products", one.emulated) for one in result.binding if one.emulated]
+
+
+def _replicas(result: ServingResult) -> list[tuple[str, str]]:
+    """Replicas that come, go, fail, and change their weights."""
+    figures, rows = result.metrics.figures, list[tuple[str, str]]()
     if result.served.history is not None:
-        come = f"{figures['mean_replicas']:.3g} of {own.replicas} on average, {figures['cold_starts']:,} cold starts"
+        of = result.deployment.replicas
+        come = f"{figures['mean_replicas']:.3g} of {of} on average, {figures['cold_starts']:,} cold starts"
         rows.append(("replicas", come))
     if figures["weight_swaps"]:
         took = format_time((figures["weight_swap_s"] or 0) / figures["weight_swaps"])
@@ -115,15 +128,27 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     if figures["replica_failures"]:
         moved = f"{figures['moved_requests']:,} requests went to another replica"
         rows.append(("failures", f"{figures['replica_failures']:,}; {moved}"))
+    return rows
+
+
+def _memory(result: ServingResult) -> list[tuple[str, str]]:
+    """Blocks of the KV cache, or images at a time, and states of fixed size."""
+    own, figures = result.deployment, result.metrics.figures
     beside = ""
     if (kept := result.memory[0]) is not None and len(result.memory) == 1:
         beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"
-    each = "rank" if any(pool.attention_ranks > 1 for pool in result.deployment.pools) else "replica"
-    what, held = ("memory", "images at a time") if images else ("KV cache", "blocks")
+    each = "rank" if any(pool.attention_ranks > 1 for pool in own.pools) else "replica"
+    what, held = ("memory", "images at a time") if own.makes_images else ("KV cache", "blocks")
     blocks = f"{min(result.served.blocks):,} {held} a {each}{beside}"
-    rows.append((what, f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use"))
+    rows = [(what, f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use")]
     if kept is not None and kept.slots and len(result.memory) == 1:
         rows.append(("states", f"{kept.slots:,} slots a {each} ({format_bytes(kept.slots * kept.slot)})"))
+    return rows
+
+
+def _cached(result: ServingResult) -> list[tuple[str, str]]:
+    """What was found again, sent, written away, drafted and loaded."""
+    figures, rows = result.metrics.figures, list[tuple[str, str]]()
     if figures["prefix_hit_rate"]:
         rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
     if figures["sent_bytes"]:
@@ -138,10 +163,14 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("drafts", f"{held} accepted, {figures['tokens_per_verification']:.3g} tokens of a request a step"))
     if figures["adapter_loads"]:
         rows.append(("adapters", f"loaded {figures['adapter_loads']:,} times"))
-    if images:
-        return [*rows, *_of_images(result)]
+    return rows
+
+
+def _of_tokens(result: ServingResult) -> list[tuple[str, str]]:
+    """What tokens are computed in vain, and what they take of energy and money."""
+    figures = result.metrics.figures
     padding = format_share(figures["padding_share"] or 0)
-    rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
+    rows = [("padding", f"{padding} of the tokens computed fill captured graphs")]
     lost = f"{figures['preemptions']:,}, "
     if figures["interruptions"]:
         lost += f"and {figures['interruptions']:,} requests lost what they had with their replica: "

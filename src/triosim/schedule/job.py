@@ -9,9 +9,8 @@ for all micro-batches and iterations at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,42 +18,25 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.memory.lifetimes import MemoryLocation
-from triosim.memory.liveness import BlockUseRecorder, BlockUses, ScheduledFragment, liveness
+from triosim.memory.liveness import BlockUses, ScheduledFragment, liveness
 from triosim.partition.gradients import reduced_gradients
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.plan import Plan
 from triosim.schedule._epilogue import LastPassRows, reductions, update
-from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
+from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
-from triosim.schedule.crossing import Boundary
 from triosim.schedule.fragments import Fragment, PlacedFragment, concatenate
 from triosim.schedule.gathering import UngatheredUnits, missing
-from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.interleaving import in_place, pairs, places, reordered
-from triosim.schedule.program import COMPUTE, COPY, DP, SEND, TP, Op, Program, of_iteration
+from triosim.schedule.pass_writer import MicroBatchPassWriter, PassKind
+from triosim.schedule.program import COPY, DP, Op, Program, of_iteration
 from triosim.schedule.stages import Stages
 from triosim.trace.tables import Category, Phase
 
 _HALVES = {Pass.BACKWARD: (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)}
 """What a whole pass consists of."""
-
-
-class PassKind(NamedTuple):
-    """What tells one pass of a micro-batch through a chunk from another.
-
-    Attributes:
-        what, chunk: of the action.
-        final: whether it is the last such pass of the iteration.
-        needs: what has to be gathered in it.
-    """
-
-    what: Pass
-    chunk: int
-    final: bool
-    needs: UngatheredUnits
 
 
 @dataclass
@@ -155,6 +137,8 @@ class StageWriter:
         kinds: of each action.
         iterations: each of them.
         scattered: parts, one for each tensor-parallel rank, in which a value is sent to another stage.
+        fetches: storage -> instruction of the iteration that fetches it.
+        ahead: forward operator -> gathers of parameters that it is the first to read.
     """
 
     def __init__(self, of: StageFacts) -> None:
@@ -163,10 +147,8 @@ class StageWriter:
         scatters = self.plan.stack is not None and self.plan.stack.scattered_transfers and whole
         self.scattered = self.mesh.size("tp") if scatters else 1
         self.builder = of.new()
-        self.skips = np.array(of.skipped, bool)
-        self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
-        self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
-        self.ahead: dict[int, list[int]] = {}  # forward operator -> gathers of parameters that it is the first to read
+        self.fetches: dict[int, int] = {}
+        self.ahead: dict[int, list[int]] = {}
         self.kinds = self._kinds()
         self.written: dict[tuple[bool, bool], _FragmentedIteration] = {}
         self.iterations = [self._numbered(number) for number in range(self.plan.iterations)]
@@ -212,7 +194,11 @@ class StageWriter:
         """
         of, made = self.of, _FragmentedIteration()
         made.append(self._fetch(first), 0)
-        written = {kind: self._run(kind) for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))}
+        fetched = self._fetched_for if self.fetches else None
+        written = {
+            kind: MicroBatchPassWriter(of, kind, self.scattered, self.ahead, fetched).fragment()
+            for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))
+        }
         final = {part.chunk: LastPassRows(len(self.job.phase)) for part in of.parts}
         left = [sum(kind.chunk == part.chunk for kind in self.kinds) for part in of.parts]
         reduced: dict[int, int] = {}
@@ -252,181 +238,6 @@ class StageWriter:
             half = _HALVES.get(action.what, (action.what,))[0]
             kinds.append(PassKind(action.what, action.chunk, ends and last[half, action.chunk] == number, needs))
         return kinds
-
-    # --- one micro-batch ----------------------------------------------------------------------------------------------
-
-    def _run(self, kind: PassKind) -> Fragment:
-        """One pass of a micro-batch through a part."""
-        job, builder, part = self.job, self.of.new(), self.of.parts[kind.chunk]
-        backward = kind.what is not Pass.FORWARD
-        self.builder, self.done, recorder, alone = builder, {}, BlockUseRecorder(), job.stages.count == 1
-        units = (
-            self.of.gathering(part, builder, recorder, backward, kind.needs, backward and alone) if part.units else None
-        )
-        copies = part.host_copies[backward] + (self.of.sent if backward and kind.final else [])
-        copy_writer = CopyWriter(
-            copies,
-            backward,
-            builder,
-            recorder,
-            self.of.blocks,
-            self.of.places,
-            self.of.stream(COPY),
-        )
-        at, arrivals = np.full(len(job.phase), -1, np.int64), {}
-        previous, end, left = -1, 0, dict[int, float]()
-        self.part = part
-        waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
-        rows = np.array(part.rows[kind.what], np.int64)
-        marked = np.ones(len(rows), bool)
-        if not self.fetches:
-            marked = self._marked(part, backward, copy_writer, units.rows() if units else ())[rows]
-        for place in [*np.flatnonzero(marked).tolist(), len(rows)]:
-            if end < place:  # nothing happens next to these
-                between = rows[end:place]
-                runs = ~self.skips[between]
-                ran = np.cumsum(runs)
-                at[between] = np.where(ran > 0, len(builder) - 1 + ran, previous)
-                if ran[-1]:
-                    builder.compute(between[runs], job.takes_s[between[runs]], waits)
-                    previous, waits = len(builder) - 1, []
-            end = place + 1
-            if place == len(rows):
-                break
-            row = int(rows[place])
-            before, share = waits, 1.0
-            waits = []
-            for boundary in part.arriving.get(row, ()):
-                arrivals[boundary.storage] = self._receive(boundary, False)
-                before = [*before, arrivals[boundary.storage]]
-            for number in job.issued_before.get(row, ()):
-                self._exchange(number, row, [*before, previous])
-            if not backward and row in self.ahead:
-                before = [*before, *self.ahead[row]]
-            if row in part.in_pieces and part.in_pieces[row][0] in self.done:
-                previous = self._begin_pieces(*part.in_pieces[row], before, left)
-                before = []
-            if row in job.needed_before:
-                before = before + [self.done[n] for n in job.needed_before[row] if n in self.done]
-            if self.fetches:
-                before = before + self._fetched_for(row)
-            if units is not None:
-                units.before(row, previous)
-            before = before + copy_writer.before(row, previous)
-            if self.of.skipped[row]:
-                waits = before
-            else:
-                share = left.get(row, self._first_piece(row))
-                seconds = job.seconds[row] * share
-                previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, before=before)
-            at[row] = previous
-            copy_writer.after(row, previous)
-            if units is not None:
-                units.after(row)
-            for number in job.issued_after.get(row, ()):
-                if number not in job.once or kind.final:
-                    self._exchange(number, row, [previous])
-                    if share < 1 and row not in left:
-                        at[row] = previous = self._end_pieces(number, row, 1 - share)
-            going = (part.returning if backward else part.leaving).get(row, ())
-            if going:
-                done = [self.done[n] for n in job.issued_after.get(row, ()) if n in self.done]
-                done += [previous] if previous >= 0 else []
-                for boundary in going:
-                    scattered = part.scattered(boundary) if backward else ()
-                    self._send(boundary, backward, done + [self.done[n] for n in scattered if n in self.done])
-        if units is not None:
-            units.finish(at, alone if backward else job.replication.regathers)
-        uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
-        return Fragment(builder.build(), at, uses, self.done, copy_writer.sent)
-
-    def _marked(
-        self, part: PartFacts, backward: bool, copy_writer: CopyWriter, gathers: Sequence[int]
-    ) -> NDArray[np.bool_]:
-        """Operators next to which something else than operators happens."""
-        marked = self.job.around.copy()
-        crossing = part.returning if backward else part.leaving
-        products = [row for _, rows in part.in_pieces.values() for row in rows]
-        waits = () if backward else self.ahead
-        for rows in (part.arriving, crossing, gathers, products, waits, *copy_writer.rows()):
-            marked[list(rows)] = True
-        return marked
-
-    def _begin_pieces(
-        self, number: int, rows: Sequence[int], before: list[int], left: dict[int, float]
-    ) -> int:  # fmt: skip
-        """Run the pieces of some products, beside which others are gathered; ``left`` is told what is left of each."""
-        share, last = 1 / self.job.pieces[number], -1
-        for row in rows:
-            seconds = self.job.seconds[row] * (1 - share)
-            last = self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, before=before)
-            left[row], before = share, []
-        return last
-
-    def _first_piece(self, row: int) -> float:
-        """The part of a product after which what it makes begins to be scattered, 1 for all of it."""
-        numbers = [n for n in self.job.issued_after.get(row, ()) if self.job.exchanged[n][1] == REDUCE_SCATTER]
-        return min((1 / self.job.pieces[n] for n in numbers if self.job.pieces[n] > 1), default=1.0)
-
-    def _end_pieces(self, number: int, row: int, share: float) -> int:
-        """Run the other pieces of a product beside their scattering; what copy engines bring is added up after it."""
-        last = self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=self.job.seconds[row] * share)
-        if self.job.copied[number]:
-            size, what, _ = self.job.exchanged[number]
-            touched = size * (1 + 1 / self.job.pieces[number])
-            last = self.done[number] = self.builder.add(
-                Op.COMPUTE, COMPUTE, operator=row, seconds=touched / 2 * self.job.copy_s_per_byte, what=what,
-                before=[self.done[number]],
-            )  # fmt: skip
-        return last
-
-    def _exchange(self, number: int, row: int, after: list[int]) -> None:
-        size, what, axis = self.job.exchanged[number]
-        stream = self.of.stream(self.job.exchange_stream[number])
-        before = [instruction for instruction in after if instruction >= 0]
-        if self.job.copied[number] and what == ALL_GATHER:  # each rank puts its part where the others find it
-            seconds = size / self.job.pieces[number] * self.job.copy_s_per_byte
-            before = [self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, what=what, before=before)]
-        self.done[number] = self.builder.add(
-            Op.COLLECTIVE, stream, operator=row, size=size, what=what, axis=axis, before=before
-        )
-
-    def _send(self, b: Boundary, back: bool, before: list[int]) -> None:
-        """Send a boundary value to the stage that reads it, or (``back``) its gradient to the stage that made it."""
-        self.builder.add(
-            Op.SEND,
-            self.of.stream(SEND),
-            operator=b.returned if back else b.made,
-            size=-(-b.bytes // self.scattered),
-            axis=self.mesh.pipeline_axis,
-            peer=self.part.stage_of(b.source if back else b.target),
-            tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
-            before=before,
-        )
-
-    def _receive(self, b: Boundary, back: bool) -> int:
-        """The arrival of what :meth:`_send` sends, or the gathering of its parts."""
-        operator = b.returned if back else b.made
-        arrived = self.builder.add(
-            Op.RECEIVE,
-            -1 if self.plan.overlap else COMPUTE,
-            operator=operator,
-            size=-(-b.bytes // self.scattered),
-            axis=self.mesh.pipeline_axis,
-            peer=self.part.stage_of(b.target if back else b.source),
-            tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
-        )
-        if self.scattered == 1:
-            return arrived
-        return self.builder.add(
-            Op.COLLECTIVE, self.of.stream(TP), operator=operator, size=b.bytes, what=ALL_GATHER,
-            axis=self.mesh.row("tp"), before=[arrived],
-        )  # fmt: skip
-
-    def _receive_gradients(self, part: PartFacts) -> list[int]:
-        """Gradients of what a part sent; its backward begins when they are there."""
-        sent = [b for boundaries in part.leaving.values() for b in boundaries if b.returned >= 0]
-        return [self._receive(b, True) for b in sent]
 
     # --- what starts elsewhere ----------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Contracted passes: a pass of a class of stages in a few rows, work that nothing else waits for being one row.
 
-What :class:`triosim.schedule.job.StageWriter` writes operator by operator is written here from event to event: work
-until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that are scattered
-come from the same :class:`triosim.schedule.gathering.Gathering`.
+What :class:`triosim.schedule.pass_writer.MicroBatchPassWriter` writes operator by operator is written here from event
+to event: work until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that
+are scattered come from the same :class:`triosim.schedule.gathering.Gathering`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
-from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
+from triosim.composition.issuing import launch
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged

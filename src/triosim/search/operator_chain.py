@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import HostCosts, issue_shares
+from triosim.composition.host import HostCosts
+from triosim.composition.issuing import issue_shares
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds

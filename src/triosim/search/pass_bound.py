@@ -12,7 +12,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import issue_shares
+from triosim.composition.issuing import issue_shares
 from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.kernels.classes import by_name

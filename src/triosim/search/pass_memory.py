@@ -1,8 +1,8 @@
 """Memory that the passes of a stage use, without their instructions.
 
 Memory is allocated and freed in the order of a stage's instructions; which others stand between those that do so is
-all the same.  So a pass is written here as :class:`triosim.schedule.job.StageWriter` writes it, with its operators and
-what arrives, is gathered and scattered, but counted only; what is exchanged and sent is left out.
+all the same.  So a pass is written here as :class:`triosim.schedule.pass_writer.MicroBatchPassWriter` writes it, with
+its operators and what arrives, is gathered and scattered, but counted only; what is exchanged and sent is left out.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import issue_shares
+from triosim.composition.issuing import issue_shares
 from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NotRepeating
 from triosim.partition.gradients import gradients

@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import HostCosts, issue_shares
+from triosim.composition.host import HostCosts
+from triosim.composition.issuing import issue_shares
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.schedule._stage import JobFacts, StageFacts

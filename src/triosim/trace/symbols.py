@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from triosim.core.dataclass import dataclass
 from triosim.operators import NO_LABEL, Dims, regrouped
 from triosim.trace.calls import calls_of
@@ -109,84 +111,105 @@ def propagate_symbol(trace: Trace, seeds: dict[int, Segment], extent: int) -> Pr
         seeds: segment of the symbol in each input value that has it.
         extent: the symbol's size in this trace (the batch size).
     """
-    values, operators = trace.values, trace.operators
-    shapes: list[Shape] = [tuple(s) for s in values.shape.lists()]
-    storage, category = values.storage.tolist(), values.category.tolist()
-    of_parameter = values.of.tolist()
-    calls = calls_of(trace)
-    inputs, outputs = operators.inputs.lists(), operators.outputs.lists()
-    phases = operators.phase.tolist()
-    found: dict[int, tuple[Segment, ...]] = {v: (s,) for v, s in seeds.items()}
-    latest: dict[int, int] = {storage[v]: v for v in seeds}  # last decided value of each storage
-    undecided: list[int] = []
-    constant = {int(c) for c in PERSISTENT}
-    otherwise: dict[int, list[Segment]] = {}  # value seen through a view that was not recorded -> where else it may be
+    walk = _SymbolWalk(trace, seeds, extent)
+    undecided = [row for row in range(len(trace.operators)) if not walk.passes(row)]
+    return PropagatedSymbol([walk.look_up(value) for value in range(len(trace.values))], undecided)
 
-    def look_up(value: int) -> tuple[Segment, ...]:
-        if value in found:
-            return found[value]
+
+class _SymbolWalk:
+    """Where a symbol is in the values of a trace, operator by operator.
+
+    Args:
+        trace, seeds, extent: as of :func:`propagate_symbol`.
+
+    Attributes:
+        constant: whether a value is a parameter, a buffer or a state.
+        follows_none: whether a value never has the symbol.
+        found: value -> its segments that follow the symbol.
+        latest: storage -> the value of it that was decided last.
+        otherwise: value that is another view of its storage -> where else the symbol may be in it.
+    """
+
+    def __init__(self, trace: Trace, seeds: dict[int, Segment], extent: int) -> None:
+        values, operators = trace.values, trace.operators
+        self.extent, self.calls = extent, calls_of(trace)
+        self.shapes: list[Shape] = [tuple(s) for s in values.shape.lists()]
+        self.storage = values.storage.tolist()
+        self.inputs, self.outputs = operators.inputs.lists(), operators.outputs.lists()
+        self.phases = operators.phase.tolist()
+        constant = np.isin(values.category, PERSISTENT)
+        self.constant = constant.tolist()
+        # parameters, their gradients and states never follow the batch
+        self.follows_none = (constant | (values.category == Category.GRADIENT) & (values.of >= 0)).tolist()
+        self.found: dict[int, tuple[Segment, ...]] = {v: (s,) for v, s in seeds.items()}
+        self.latest: dict[int, int] = {self.storage[v]: v for v in seeds}
+        self.otherwise: dict[int, list[Segment]] = {}
+
+    def look_up(self, value: int) -> tuple[Segment, ...]:
+        """Segments of a value, from another view of its storage where no operator that made it was recorded."""
+        if value in self.found:
+            return self.found[value]
         result: tuple[Segment, ...] = ()
-        known = latest.get(storage[value])
-        if known is not None and category[value] not in constant:  # another view of a decided storage
-            moved = [_same_storage(s, shapes[known], shapes[value]) for s in found[known]]
+        known = self.latest.get(self.storage[value])
+        if known is not None and not self.constant[value]:
+            before, after = self.shapes[known], self.shapes[value]
+            moved = [_same_storage(s, before, after) for s in self.found[known]]
             result = tuple(s for s in moved if s is not None)
             if len(moved) == 1:
-                others = [s for s in _as_matrix(found[known][0], shapes[known], shapes[value]) if s != moved[0]]
+                others = [s for s in _as_matrix(self.found[known][0], before, after) if s != moved[0]]
                 result = result or tuple(others[:1])
-                otherwise[value] = others
-        found[value] = result
+                self.otherwise[value] = others
+        self.found[value] = result
         return result
 
-    def settle(value: int, segments: tuple[Segment, ...]) -> None:
-        if category[value] in constant or (category[value] == Category.GRADIENT and of_parameter[value] >= 0):
-            segments = ()  # parameters, their gradients and states never follow the batch
-        found[value] = segments
-        latest[storage[value]] = value
+    def passes(self, row: int) -> bool:
+        """Follow the symbol through an operator; whether where it comes out could be decided."""
+        if self.phases[row] == Phase.OPTIMIZER:
+            for value in self.outputs[row]:
+                self._settle(value, ())
+            return True
+        states = [self.look_up(v) for v in self.inputs[row]]
+        return self._carry(row, states) if any(states) else self._begins(row)
 
-    for row in range(len(operators)):
-        if phases[row] == Phase.OPTIMIZER:
-            for value in outputs[row]:
-                settle(value, ())
-            continue
-        states = [look_up(v) for v in inputs[row]]
-        call = calls[row]
-        if not any(states):
-            guessed = False
-            for value in outputs[row]:
-                shape = shapes[value]
-                if call.kind == "create" and shape and shape[0] == extent and (extent > 1 or len(shape) > 1):
-                    settle(value, (Segment.whole(0, extent),))
-                    guessed = True
-                else:
-                    settle(value, ())
-            if guessed:
-                undecided.append(row)
-            continue
-        rule = calls.dims(row)
+    def _settle(self, value: int, segments: tuple[Segment, ...]) -> None:
+        self.found[value] = () if self.follows_none[value] else segments
+        self.latest[self.storage[value]] = value
+
+    def _begins(self, row: int) -> bool:
+        """An operator that reads nothing of the symbol; one that creates a tensor as long is taken to follow it."""
+        creates, decided = self.calls[row].kind == "create", True
+        for value in self.outputs[row]:
+            shape = self.shapes[value]
+            if creates and shape and shape[0] == self.extent and (self.extent > 1 or len(shape) > 1):
+                self._settle(value, (Segment.whole(0, self.extent),))
+                decided = False
+            else:
+                self._settle(value, ())
+        return decided
+
+    def _carry(self, row: int, states: list[tuple[Segment, ...]]) -> bool:
+        """An operator whose inputs have the symbol where ``states`` says."""
+        call, rule = self.calls[row], self.calls.dims(row)
         contradicts = _contradiction(rule, states, call.inputs)
         if contradicts and rule.known:
-            for at, value in enumerate(inputs[row]):
-                for other in otherwise.get(value, ()):
+            for at, value in enumerate(self.inputs[row]):
+                for other in self.otherwise.get(value, ()):
                     tried = [*states[:at], (other,), *states[at + 1 :]]
                     if contradicts and not _contradiction(rule, tried, call.inputs):
-                        states, contradicts, found[value] = tried, False, (other,)
+                        states, contradicts, self.found[value] = tried, False, (other,)
         decided = rule.known and not contradicts
-        for at, value in enumerate(outputs[row]):
+        for at, value in enumerate(self.outputs[row]):
             if rule.reshape:
-                moved = [relocate(s, call.inputs[0], shapes[value]) for s in states[0]]
+                moved = [relocate(s, call.inputs[0], self.shapes[value]) for s in states[0]]
                 decided = decided and None not in moved
-                settle(value, tuple(m for m in moved if m is not None))
+                self._settle(value, tuple(m for m in moved if m is not None))
             else:
-                segments = _through(rule, at, states, shapes[value])
+                segments = _through(rule, at, states, self.shapes[value])
                 decided = decided and segments is not None
-                settle(value, segments if segments is not None else _guess(shapes[value], extent))
-            if not rule.known and not found[value] and category[value] not in constant:
-                settle(value, _guess(shapes[value], extent))
-        if not decided:
-            undecided.append(row)
-    for value in range(len(values)):
-        look_up(value)
-    return PropagatedSymbol([found[v] for v in range(len(values))], undecided)
+                self._settle(value, segments if segments is not None else _guess(self.shapes[value], self.extent))
+            if not rule.known and not self.found[value] and not self.constant[value]:
+                self._settle(value, _guess(self.shapes[value], self.extent))
+        return decided
 
 
 def _same_storage(segment: Segment, before: Shape, after: Shape) -> Segment | None:

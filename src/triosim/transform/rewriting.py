@@ -14,7 +14,7 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.trace.calls import count_work, with_arguments
-from triosim.trace.tables import NONE, Category, Modules, Phase, Trace
+from triosim.trace.tables import NONE, Category, Kernels, Modules, Operators, Phase, Trace, Values
 
 Shape = tuple[int, ...]
 
@@ -238,23 +238,37 @@ class TraceRewriter:
     def build(self) -> Trace:
         """The new trace, its work counted anew; what was put in, or reads or writes other values now, has no times."""
         trace, count = self.trace, len(self.trace)
-        operators, values = trace.operators, trace.values
         order = self._order()
+        first_in, first_out = trace.operators.inputs.lists(), trace.operators.outputs.lists()
+        same = np.array([
+            row < count and self.inputs[row] == first_in[row] and self.outputs[row] == first_out[row] for row in order
+        ], bool)  # fmt: skip
+        new_row = np.full(count + len(self._added) + 1, NONE, np.int32)
+        new_row[order] = np.arange(len(order))
+        changed = replace(
+            trace, operators=self._operators(order, new_row, same), values=self._values(),
+            kernels=self._kernels(new_row, same), modules=Modules(tuple(self._modules), tuple(self._kinds)),
+            communications=trace.communications.unplaced(), meta=replace(trace.meta, step_time_s=None),
+        )  # fmt: skip
+        return categorised(count_work(changed))
+
+    def _operators(self, order: list[int], new_row: NDArray[np.int32], same: NDArray[np.bool_]) -> Operators:
+        """Operators in their new order.
+
+        Args:
+            order: the row of each, those put in after those that were there.
+            new_row: where each row is now, none where it is gone.
+            same: which of the new rows read and write what they did.
+        """
+        operators, count = self.trace.operators, len(self.trace)
         at = np.array(order, np.int64)
         old = at < count
         source = np.where(old, at, 0)
-        new_row = np.full(count + len(self._added) + 1, NONE, np.int32)
-        new_row[at] = np.arange(len(at))
         added = [self._added[row - count] if row >= count else None for row in order]
         names = dict.fromkeys(operators.role_names)
         names.update(dict.fromkeys(role for one in self._added for role in one.roles))
         code = {name: number for number, name in enumerate(names)}
         roles = operators.roles.lists()
-        inputs, outputs = [self.inputs[row] for row in order], [self.outputs[row] for row in order]
-        first_in, first_out = operators.inputs.lists(), operators.outputs.lists()
-        same = np.array([
-            row < count and self.inputs[row] == first_in[row] and self.outputs[row] == first_out[row] for row in order
-        ], bool)  # fmt: skip
 
         def column(own: NDArray[Any], added_ones: list[Any]) -> NDArray[Any]:
             out = own[source]
@@ -263,13 +277,13 @@ class TraceRewriter:
 
         new = [one for one in added if one is not None]
         forward = [*operators.forward.tolist(), *(one.forward for one in self._added)]
-        made = replace(
+        return replace(
             operators,
             name=tuple([one.name if one else operators.name[row] for one, row in zip(added, order, strict=True)]),
             phase=column(operators.phase, [one.phase for one in new]),
             module=column(operators.module, [one.module for one in new]),
-            inputs=Ragged.of(inputs, np.int32),
-            outputs=Ragged.of(outputs, np.int32),
+            inputs=Ragged.of([self.inputs[row] for row in order], np.int32),
+            outputs=Ragged.of([self.outputs[row] for row in order], np.int32),
             roles=Ragged.of(
                 [[code[r] for r in one.roles] if one else roles[row] for one, row in zip(added, order, strict=True)],
                 np.int16,
@@ -287,8 +301,10 @@ class TraceRewriter:
             flop=np.where(old, operators.flop[source], 0.0),
             bytes=np.where(old, operators.bytes[source], 0.0),
         )  # fmt: skip
-        table = replace(
-            values,
+
+    def _values(self) -> Values:
+        return replace(
+            self.trace.values,
             storage=np.array(self.storage, np.int32),
             version=np.array(self.version, np.int32),
             offset=np.array(self._offset, np.int64),
@@ -299,21 +315,19 @@ class TraceRewriter:
             name=tuple(self._name),
             symbols=Ragged.of(self.symbols, np.uint8),
         )
-        kernel_row = new_row[trace.kernels.operator]
+
+    def _kernels(self, new_row: NDArray[np.int32], same: NDArray[np.bool_]) -> Kernels:
+        """Kernels of the operators that do what they did."""
+        kernels = self.trace.kernels
+        kernel_row = new_row[kernels.operator]
         stay = np.flatnonzero((kernel_row >= 0) & np.append(same, False)[kernel_row])
-        kernels = replace(
-            trace.kernels,
+        return replace(
+            kernels,
             operator=kernel_row[stay],
-            name=tuple([trace.kernels.name[k] for k in stay.tolist()]),
-            device_s=trace.kernels.device_s[stay],
-            stream=trace.kernels.stream[stay],
+            name=tuple([kernels.name[k] for k in stay.tolist()]),
+            device_s=kernels.device_s[stay],
+            stream=kernels.stream[stay],
         )
-        changed = replace(
-            trace, operators=made, values=table, kernels=kernels,
-            modules=Modules(tuple(self._modules), tuple(self._kinds)), communications=trace.communications.unplaced(),
-            meta=replace(trace.meta, step_time_s=None),
-        )  # fmt: skip
-        return categorised(count_work(changed))
 
 
 def categorised(trace: Trace) -> Trace:

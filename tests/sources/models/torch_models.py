@@ -57,7 +57,7 @@ class Llama(nn.Module):
         angles = torch.bmm(self.model.frequencies.unsqueeze(0).unsqueeze(2), positions).transpose(1, 2)
         angles = torch.cat((angles, angles), 2)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        for layer in self.model["layers"]:
+        for layer in self.model["layers"].children():
             x = x + self.attention(layer["self_attn"], layer["input_layernorm"](x), cos, sin)
             y, mlp = layer["post_attention_layernorm"](x), layer["mlp"]
             x = x + mlp["down_proj"](F.silu(mlp["gate_proj"](y)) * mlp["up_proj"](y))
@@ -111,7 +111,7 @@ class GPT(nn.Module):
         x = net["wte"](tokens)
         x = drop(x + net["wpe"](torch.arange(tokens.shape[1])[None]), self.p)
         batch, length, width = x.shape
-        for block in net["h"]:
+        for block in net["h"].children():
             parts = block["attn"]["c_attn"](block["ln_1"](x)).split(width, 2)
             q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
@@ -61,13 +61,13 @@ class Gemm:
 
 
 def gemm(
-    m: NDArray, n: NDArray, k: NDArray, dtype: str, batch: NDArray | float = 1.0, *, warm: bool = False,
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, batch: ArrayLike = 1.0, *, warm: bool = False,
     casts: bool = False, weights: str | None = None, sparse: bool = False, tuned: bool = False,
 ) -> Gemm:  # fmt: skip
     """Products of one element type; C has 16 bits where A and B have fewer.
 
     Args:
-        m, n, k, batch: as in :class:`Gemm`.
+        m, n, k, batch: as in :class:`Gemm`; what is the same in all rows may be a single number.
         dtype: type that is multiplied.
         warm, casts, sparse, tuned: as in :class:`Gemm`.
         weights: type that B is stored in, where it is another: ``int4`` and ``int8`` for weight-only quantization.
@@ -75,16 +75,16 @@ def gemm(
     Raises:
         KeyError: ``dtype`` or ``weights`` is not one of :data:`~triosim.trace.tables.DTYPES`.
     """
-    m, n, k, batch = (np.array(x, np.float64, ndmin=1) for x in np.broadcast_arrays(m, n, k, batch))
+    rows, columns, depth, products = np.array(np.broadcast_arrays(m, n, k, batch), np.float64).reshape(4, -1)
     code = DTYPE_CODE[dtype]
     item = float(ITEM_BYTES[code])
     stored = float(ITEM_BYTES[DTYPE_CODE[weights]]) if weights else item
 
     def column(value: float | bool, kind: type) -> NDArray:
-        return np.full(len(m), value, kind)
+        return np.full(len(rows), value, kind)
 
     return Gemm(
-        m, n, k, batch, column(code, np.int8), column(item, float), column(stored, float),
+        rows, columns, depth, products, column(code, np.int8), column(item, float), column(stored, float),
         column(max(item, 2.0), float), column(warm, bool), column(casts, bool), column(sparse, bool),
         column(tuned, bool),
     )  # fmt: skip

@@ -9,7 +9,7 @@ fill :class:`OperatorRow` objects.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -182,38 +182,41 @@ def resolve(rows: Sequence[OperatorRow], same: Callable[[OperatorRow, Argument, 
             that storage (default: when it shows as many elements from the same place as one that is known, as
             tensors do that autograd saved and unpacked).
     """
-    living: dict[int, Storage] = {}
-    known: dict[tuple[int, int], Storage] = {}
-    alone: dict[int, Storage] = {}
-
-    def register(tensor: ObservedTensor, storage: Storage) -> Storage:
-        storage.reach = max(storage.reach, tensor.reach)
-        storage.extents.add((tensor.offset, tensor.elements, tensor.dtype))
-        living[tensor.storage] = storage
-        known[tensor.id, tensor.storage] = storage
-        return storage
-
-    def source(row: OperatorRow, argument: Argument) -> Storage:
-        tensor = argument.tensor
-        if tensor.storage == NONE or not tensor.elements:
-            return alone.setdefault(tensor.id, Storage()) if tensor.id != NONE else Storage()
-        storage = living.get(tensor.storage)
-        if storage is not None and known.get((tensor.id, tensor.storage)) is not storage:
-            alike = (same or _looks_alike)(row, argument, storage)
-            storage = storage if alike else None
-        if storage is None:
-            storage = Storage()
-        register(tensor, storage)
-        if storage.inside is not None:
-            storage.inside.outputs.append(storage.value(tensor))
-            storage.inside = None
-        return storage
-
+    storages = _LivingStorages(same or _looks_alike)
     for row in rows:
         row.inputs, row.roles, row.outputs = [], [], []
+        own = storages.read(row)
+        written = {id(s): s for s in _written(row, own)}
+        for storage in written.values():
+            storage.version += 1
+            storage.written_in.add(row.phase)
+        storages.make(row, own)
+        for storage in written.values():
+            storage.writer = row
+        aliases = bool(row.outputs) and not written and all(id(v.storage) in map(id, own.values()) for v in row.outputs)
+        row.view = row.view or (aliases and not row.works)
+
+
+class _LivingStorages:
+    """Which storage a tensor of the source is in, while the rows go by.
+
+    Attributes:
+        living: id of a storage in the source -> the storage that has it now; ids are used again.
+        known: ids of a tensor and of its storage -> the storage in which it was seen.
+        alone: id of a tensor without a storage -> one of its own.
+    """
+
+    def __init__(self, same: Callable[[OperatorRow, Argument, Storage], bool]) -> None:
+        self.same = same
+        self.living: dict[int, Storage] = {}
+        self.known: dict[tuple[int, int], Storage] = {}
+        self.alone: dict[int, Storage] = {}
+
+    def read(self, row: OperatorRow) -> dict[int, Storage]:
+        """Fill the inputs of a row; returns the storages of its arguments by their ids."""
         own: dict[int, Storage] = {}
         for argument in row.arguments:
-            storage = source(row, argument)
+            storage = self._source(row, argument)
             row.inputs.append(storage.value(argument.tensor))
             row.roles.append(argument.role)
             if argument.tensor.storage != NONE and argument.tensor.elements:
@@ -222,14 +225,14 @@ def resolve(rows: Sequence[OperatorRow], same: Callable[[OperatorRow, Argument, 
                 row.maker = storage.writer
             else:
                 _read(row, argument.role, storage)
-        written = {id(s): s for s in _written(row, own)}
-        for storage in written.values():
-            storage.version += 1
-            storage.written_in.add(row.phase)
+        return own
+
+    def make(self, row: OperatorRow, own: Mapping[int, Storage]) -> None:
+        """Fill the outputs of a row, of which ``own`` are the storages of the arguments."""
         returned = {t.storage for t in row.results}
         for tensor in row.inner:
             if tensor.storage not in own and tensor.storage not in returned and tensor.elements:
-                register(tensor, Storage(creator=row, writer=row, inside=row))
+                self._register(tensor, Storage(creator=row, writer=row, inside=row))
         shown: set[int] = set()
         fresh: dict[int, Storage] = {}
         for tensor in row.results:
@@ -238,9 +241,9 @@ def resolve(rows: Sequence[OperatorRow], same: Callable[[OperatorRow, Argument, 
             if known_storage is None and tensor.storage != NONE and tensor.elements:
                 fresh[tensor.storage] = storage
             if tensor.storage != NONE and tensor.elements:
-                register(tensor, storage)
+                self._register(tensor, storage)
             elif tensor.id != NONE:
-                alone[tensor.id] = storage
+                self.alone[tensor.id] = storage
             value = storage.value(tensor)
             if value not in row.outputs:
                 row.outputs.append(value)
@@ -248,10 +251,28 @@ def resolve(rows: Sequence[OperatorRow], same: Callable[[OperatorRow, Argument, 
         for argument, value in zip(row.arguments, list(row.inputs), strict=True):
             if argument.written and id(value.storage) not in shown:
                 row.outputs.append(value.storage.value(argument.tensor))
-        for storage in written.values():
-            storage.writer = row
-        aliases = bool(row.outputs) and not written and all(id(v.storage) in map(id, own.values()) for v in row.outputs)
-        row.view = row.view or (aliases and not row.works)
+
+    def _source(self, row: OperatorRow, argument: Argument) -> Storage:
+        """The storage that an argument is read from."""
+        tensor = argument.tensor
+        if tensor.storage == NONE or not tensor.elements:
+            return self.alone.setdefault(tensor.id, Storage()) if tensor.id != NONE else Storage()
+        storage = self.living.get(tensor.storage)
+        if storage is not None and self.known.get((tensor.id, tensor.storage)) is not storage:
+            storage = storage if self.same(row, argument, storage) else None
+        if storage is None:
+            storage = Storage()
+        self._register(tensor, storage)
+        if storage.inside is not None:
+            storage.inside.outputs.append(storage.value(tensor))
+            storage.inside = None
+        return storage
+
+    def _register(self, tensor: ObservedTensor, storage: Storage) -> None:
+        storage.reach = max(storage.reach, tensor.reach)
+        storage.extents.add((tensor.offset, tensor.elements, tensor.dtype))
+        self.living[tensor.storage] = storage
+        self.known[tensor.id, tensor.storage] = storage
 
 
 def _looks_alike(row: OperatorRow, argument: Argument, storage: Storage) -> bool:
