@@ -43,7 +43,7 @@ from triosim.schedule.host_copies import HOMES, on_host
 from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, Op, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Stages
-from triosim.schedule.step_columns import step_columns
+from triosim.schedule.uncut_step import uncut_step
 from triosim.trace.tables import NONE, Category, Phase
 
 
@@ -69,7 +69,7 @@ class JobFacts:
         operators = step.trace.operators
         self.tags = MessageTags()
         self._parts: dict[int, PartFacts] = {}
-        known = step_columns(step.trace, step.root_only)
+        known = uncut_step(step.trace, step.root_only)
         self.phase, self.skipped, self.skipped_elsewhere = known.phase, known.skipped, known.skipped_elsewhere
         self.storage, self.storages, self.trains = known.storage, known.storages, known.trains
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
+from triosim.core.garbage import collection_paused
 from triosim.engine.graph import Stuck
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
@@ -74,6 +75,10 @@ class PlanTask:
 
     def outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
         """What a plan gives."""
+        with collection_paused():  # what is made for a plan lasts as long as it: looking for cycles took a tenth
+            return self._outcome(number, plan)
+
+    def _outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
         asked, given = _asked(plan), self.formed(plan)
         if isinstance(given, str):
             return PlanOutcome(number, asked, None, given)

@@ -9,8 +9,8 @@ from triosim.memory.blocks import StepStorages
 from triosim.trace.tables import Phase, Trace
 
 
-class StepColumns:
-    """Columns of a step; lists are those that are gone through row by row.
+class UncutStep:
+    """Columns of a step that is not cut yet; lists are those that are gone through row by row.
 
     Args:
         trace: one rank's step.
@@ -39,6 +39,6 @@ class StepColumns:
 
 
 @kept(8)
-def step_columns(trace: Trace, root_only: frozenset[int]) -> StepColumns:
+def uncut_step(trace: Trace, root_only: frozenset[int]) -> UncutStep:
     """Those of a step."""
-    return StepColumns(trace, root_only)
+    return UncutStep(trace, root_only)
