@@ -53,7 +53,7 @@ SOURCES = {
     ),
     "InferenceX 1092": ServedSource(
         "https://github.com/SemiAnalysisAI/InferenceX/pull/1092 (GPT-OSS 120B, 1k/1k; 249 and 234 tokens/s a user)",
-        "as above; seen and predicted while the kernel of weights of 4 bits on that GPU was written; they chose nothing",
+        "as above; seen and predicted while that GPU's kernel of weights of 4 bits was written; they chose nothing",
     ),
     "Vultr B200 sweep": ServedSource(
         "https://docs.vultr.com/inference-cookbook/cuda/optimization/concurrency-tuning (March 2026)",
