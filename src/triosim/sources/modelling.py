@@ -176,6 +176,13 @@ class StepSpec:
     scored: bool = False
     value_head: bool = False
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> StepSpec:
+        """From the keywords of :func:`model`, those of kernels among them."""
+        names = {one.name for one in dataclasses.fields(LayerKernels)}
+        kernels = {name: value for name, value in options.items() if name in names}
+        return cls(kernels=LayerKernels(**kernels), **{name: one for name, one in options.items() if name not in names})
+
     def check(self, title: str, family: Family) -> None:
         """Refuse what makes no sense, or none for this family, before anything is built.
 
@@ -308,7 +315,7 @@ def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = Non
     Raises:
         InputError: the file cannot be read, or does not describe a model.
     """
-    return _of_path(Path(path), configuration, StepSpec(**options))
+    return _of_path(Path(path), configuration, StepSpec.of(options))
 
 
 def _of_path(path: Path, configuration: Mapping[str, Any] | None, spec: StepSpec) -> Trace:
