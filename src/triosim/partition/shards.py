@@ -20,7 +20,6 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
-from triosim.partition.shared_updates import shared_updates
 from triosim.partition.step import SharedUpdate, Step
 from triosim.partition.transfers import ALL_TO_ALL
 from triosim.trace.blocks import blocks
@@ -62,6 +61,8 @@ def _sharded(step: Step, shards: int, shards_apart: int, stages: int, optimizer:
     trace, cut = step.trace, _ShardedValues.of(step.trace.values, shards, step.apart, shards_apart)
     updates: tuple[SharedUpdate, ...] = ()
     if stages and placed.weights:
+        from triosim.partition.shared_updates import shared_updates  # few optimizers need more than their rows
+
         trace, updates = shared_updates(trace, optimizer, cut.shards, cut.dim)
         sent = any(what == ALL_TO_ALL for update in updates for what, _ in update.exchanges)
         notes = (*notes, _TOGETHER if sent else _SUMMED)

@@ -10,7 +10,7 @@ import pytest
 
 import triosim
 from triosim.core.errors import InputError
-from triosim.sources.models._norms import NORMS
+from triosim.sources.models._kernels import NORMS
 from triosim.stacks import NORMS as OF_STACKS
 from triosim.stacks import load
 from triosim.trace.tables import Category, Phase, Trace, check

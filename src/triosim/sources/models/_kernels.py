@@ -7,7 +7,7 @@ from triosim.core.errors import unknown
 
 ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
 """See :attr:`LayerKernels.attention`."""
-NORMS = ("one", "wide", "composed")
+NORMS = ("one", "composed", "wide")
 """See :attr:`LayerKernels.norms`."""
 
 
