@@ -111,12 +111,8 @@ def slowdown(
         return np.ones_like(rate)
     c, law = load(), power.constants()
     joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth
-    watts = (
-        part
-        * joule
-        * rate
-        * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing_of(gemm.generation_of(device))
-    )
+    narrower = device.peak(_half(device)) / device.peak(dtype)
+    watts = part * joule * rate * narrower ** c.narrowing_of(gemm.generation_of(device))
     room = law.limit * device.tdp_w - static
     clock = law.clock(room / np.where(watts > 0, watts, np.inf))
     return np.where(watts > 0, np.maximum(burst / clock, 1.0), 1.0)

@@ -23,10 +23,11 @@ from triosim.core.errors import LONGEST_VALUE, InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
-from triosim.sources.models._decoder import CHUNKED, LAYER_TYPES, LINEAR, SLIDING, Decoder, joined, with_layers
+from triosim.sources.models._decoder import Decoder, joined, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._kernels import LayerKernels
+from triosim.sources.models._llama_like import CHUNKED, LAYER_TYPES, LINEAR, SLIDING
 from triosim.sources.models._lora import checked
 from triosim.sources.models._lora import lora as lora_of
 from triosim.sources.models._net import Net

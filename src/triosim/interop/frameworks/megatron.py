@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from triosim.interop.frameworks.job import ASYNC_TP, ConfiguredJob, cannot
-from triosim.sources.models._decoder import FULL
+from triosim.sources.models._llama_like import FULL
 
 NAME = "megatron"
 SCHEDULES = ("1f1b", "interleaved-1f1b")

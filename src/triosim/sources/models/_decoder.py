@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._family import Kinds, Text, divides
+from triosim.sources.models._family import Text
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, Rotation, SelfAttention
 from triosim.sources.models._tape import Tensor
@@ -236,69 +236,6 @@ def joined(family: Decoder) -> Decoder:
 
     made: Decoder = type(own.__name__, (own,), {"attention": attention, "feed_forward": feed_forward})(**vars(family))
     return made
-
-
-FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
-LAYER_TYPES = (FULL, SLIDING, CHUNKED, LINEAR)
-"""What Hugging Face calls the attention of a block; chunks of Llama 4 are as long as its usual sequences."""
-
-
-@dataclass(frozen=True)
-class LlamaLike(Decoder):
-    """Decoders whose configuration has Llama's keys and whose parts are Llama's, but for what a family overrides."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    vocab_size: int
-    num_key_value_heads: int = 0
-    head_dim: int = 0
-    max_position_embeddings: int = 4096
-    tie_word_embeddings: bool = False
-    layer_types: Kinds = ()
-
-    @property
-    def key_value_heads(self) -> int:
-        """Heads of keys and values; as many as of queries unless the configuration says otherwise."""
-        return self.num_key_value_heads or self.num_attention_heads
-
-    @property
-    def head_size(self) -> int:
-        """Width of one head."""
-        return self.head_dim or self.hidden_size // self.num_attention_heads
-
-    def of_kind(self, layer: int, kind: str, usual: bool) -> bool:
-        """Whether the attention of a block is of a kind of :data:`LAYER_TYPES`: as the configuration says of each
-        block, else as is usual in the family."""
-        return self.layer_types[layer] == kind if self.layer_types else usual
-
-    def problem(self) -> str:
-        return (
-            listed_for_each(self, "layer_types")
-            or ("" if self.head_dim else divides(self, "num_attention_heads", "hidden_size"))
-            or divides(self, "num_key_value_heads", "num_attention_heads")
-            or ("" if self.head_size % 2 == 0 else f"a head of {self.head_size} has no halves to rotate")
-        )
-
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(self.head_size, f"{self.layout.kind}RotaryEmbedding"),)
-
-    def attention(self, layer: int) -> Any:
-        return SelfAttention(
-            self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size,
-            f"{self.layout.kind}Attention",
-        )  # fmt: skip
-
-    def feed_forward(self, layer: int) -> Any:
-        return FeedForward(self.hidden_size, self.intermediate_size, f"{self.layout.kind}MLP")
-
-
-def listed_for_each(family: LlamaLike, key: str) -> str:
-    """For :meth:`Family.problem`: complains if a list that says something of each block ends before the last."""
-    listed, depth = len(getattr(family, key)), family.num_hidden_layers
-    return f"{key} has {listed} entries for {depth} blocks: give one for each" if 0 < listed < depth else ""
 
 
 def _declare(w: Weights, part: Any, at: str) -> None:

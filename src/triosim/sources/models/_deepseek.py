@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._decoder import LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._family import Count
 from triosim.sources.models._latent import LatentAttention
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotary
 from triosim.sources.models._tape import Tensor
@@ -98,8 +98,23 @@ class DeepSeekExperts(LlamaLike):
 
 
 @dataclass(frozen=True)
-class DeepSeek(DeepSeekExperts):
-    """What both generations have."""
+class SigmoidExperts(DeepSeekExperts):
+    """Experts as DeepSeek-V3 chooses them: scored by a sigmoid, corrected, from the best groups."""
+
+    norm_topk_prob: bool = True
+
+    @property
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
+            self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, f"{self.layout.kind}TopkRouter",
+            score="sigmoid", normalised=self.norm_topk_prob, full_precision=True, groups=self.n_group,
+            best_groups=self.topk_group, correction=True, scaled=True,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LatentLlama(LlamaLike):
+    """A Llama with latent attention."""
 
     kv_lora_rank: int = 512
     q_lora_rank: int = 0

@@ -137,7 +137,7 @@ class ExpertRouter:
 
 
 def is_sparse(layer: int, every: int, dense: Blocks) -> bool:
-    """Whether a block has experts: every so-manieth, but for those that are said to be dense (Qwen)."""
+    """Whether a block has experts: every n-th, but for those that are said to be dense (Qwen)."""
     return (layer + 1) % every == 0 and layer not in dense
 
 

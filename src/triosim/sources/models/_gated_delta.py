@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._decoder import FULL, LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
 from triosim.sources.models._family import Blocks, Share
 from triosim.sources.models._gated_attention import GatedAttention
+from triosim.sources.models._llama_like import FULL, PartlyRotated
 from triosim.sources.models._parts import FeedForward, Norm, Rotary
 from triosim.sources.models._scan import GatedDeltaNet, state_type_problem
 
 
 @dataclass(frozen=True)
-class GatedDeltaLike(LlamaLike):
+class GatedDeltaLike(PartlyRotated):
     """What they have in common.
 
     Class attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._decoder import LlamaLike
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward
 from triosim.sources.models._tape import Tensor

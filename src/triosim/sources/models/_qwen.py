@@ -1,26 +1,68 @@
-"""What dense Qwen models share: a window that later blocks see where a configuration turns it on."""
+"""What Qwen models share: a window that a configuration turns on, and their experts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._decoder import SLIDING, LlamaLike
-from triosim.sources.models._family import Count
-from triosim.sources.models._parts import SelfAttention
+from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
+from triosim.sources.models._family import Blocks, Count
+from triosim.sources.models._llama_like import Windowed
+from triosim.sources.models._parts import FeedForward
 
 
 @dataclass(frozen=True)
-class QwenLike(LlamaLike):
+class QwenLike(Windowed):
     """A Llama with Qwen's window."""
 
-    sliding_window: int = 0
     use_sliding_window: bool = False
-    max_window_layers: Count = 28
 
     left_out: ClassVar = {"sliding_window": 4096}
 
-    def attention(self, layer: int) -> SelfAttention:
-        seen = self.use_sliding_window and self.of_kind(layer, SLIDING, layer >= self.max_window_layers)
-        return replace(super().attention(layer), window=self.sliding_window if seen else 0)
+    def window(self, layer: int) -> int:
+        return super().window(layer) if self.use_sliding_window else 0
+
+
+@dataclass(frozen=True)
+class DenseQwen(QwenLike):
+    """Whose later blocks have the window."""
+
+    max_window_layers: Count = 28
+
+    def usual_window(self, layer: int) -> bool:
+        return layer >= self.max_window_layers
+
+
+@dataclass(frozen=True)
+class SparseQwen(QwenLike):
+    """Whose blocks have experts, all of them or every n-th but for some that are dense."""
+
+    num_experts: int = 128
+    num_experts_per_tok: int = 8
+    moe_intermediate_size: int = 768
+    decoder_sparse_step: int = 1
+    mlp_only_layers: Blocks = ()
+    norm_topk_prob: bool = False
+
+    def problem(self) -> str:
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
+            self.hidden_size, self.num_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
+            normalised=self.norm_topk_prob, rounded=True,
+        )  # fmt: skip
+
+    def experts(self) -> Experts:
+        """The feed-forward part of a block that has them."""
+        kind = self.layout.kind
+        return Experts(
+            self._router, self.moe_intermediate_size, f"{kind}SparseMoeBlock", f"{kind}Experts", router_first=False
+        )
+
+    def feed_forward(self, layer: int) -> FeedForward | Experts:
+        if is_sparse(layer, self.decoder_sparse_step, self.mlp_only_layers):
+            return self.experts()
+        dense: FeedForward = super().feed_forward(layer)
+        return dense

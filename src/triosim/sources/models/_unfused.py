@@ -37,9 +37,8 @@ def unfused_attention(
     batch, heads, keys, size = v.shape
     length = q.shape[2]
     flat = (batch * heads, length, size)
-    if (
-        net.kernels.copied_heads
-    ):  # products want one stride from head to head: inputs are copied, and gradients come in copies
+    # where products want one stride from head to head, inputs are copied and gradients come in copies
+    if net.kernels.copied_heads:
         q, k, v = (net.view(net.clone(x), (batch * heads, *x.shape[2:])) for x in (q, k, v))
     else:
         q, k, v = (net.view(x, (batch * heads, *x.shape[2:])) for x in (q, k, v))

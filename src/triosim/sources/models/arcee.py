@@ -7,26 +7,19 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._parts import FeedForward, SelfAttention
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import Biased
+from triosim.sources.models._parts import FeedForward
 
 
 @registered
 @dataclass(frozen=True)
-class Arcee(LlamaLike):
+class Arcee(Biased):
     """Configuration, named as in Hugging Face's ``config.json``."""
-
-    attention_bias: bool = False
-    mlp_bias: bool = False
 
     layout: ClassVar = Layout("Arcee")
     model_types: ClassVar = ("arcee",)
     fixed: ClassVar = {"hidden_act": "relu2"}
 
-    def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias)
-
     def feed_forward(self, layer: int) -> FeedForward:
-        return replace(
-            super().feed_forward(layer), activation="relu2", names=("up_proj", "down_proj"), bias=self.mlp_bias
-        )
+        return replace(super().feed_forward(layer), activation="relu2", names=("up_proj", "down_proj"))

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import BiasedAttention
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Norm, Rotary, SelfAttention
 from triosim.sources.models._tape import Tensor
@@ -15,10 +16,9 @@ from triosim.sources.models._weights import Weights
 
 @registered
 @dataclass(frozen=True)
-class Cohere(LlamaLike):
+class Cohere(BiasedAttention):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
-    attention_bias: bool = False
     use_qk_norm: bool = False
     tie_word_embeddings: bool = True
 
@@ -35,8 +35,8 @@ class Cohere(LlamaLike):
         return (Rotary(self.head_size, "CohereRotaryEmbedding", full_precision=True),)
 
     def attention(self, layer: int) -> SelfAttention:
-        own = {**vars(super().attention(layer)), "bias": self.attention_bias, "last_bias": self.attention_bias}
-        return HeadScaledAttention(**own) if self.use_qk_norm else SelfAttention(**own)
+        own: SelfAttention = super().attention(layer)
+        return HeadScaledAttention(**vars(own)) if self.use_qk_norm else own
 
     def score(self, net: Net, x: Tensor) -> Tensor:
         return net.scaled(super().score(net, x))

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import BiasedAttention, MostlyWindowed
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Norm, SelfAttention
 from triosim.sources.models._tape import Tensor
@@ -18,12 +19,10 @@ from triosim.sources.models._tape import Tensor
 
 @registered
 @dataclass(frozen=True)
-class Cohere2(LlamaLike):
+class Cohere2(BiasedAttention, MostlyWindowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     sliding_window: int = 4096
-    sliding_window_pattern: int = 4
-    attention_bias: bool = False
     tie_word_embeddings: bool = True
 
     layout: ClassVar = Layout("Cohere2", norms=("input_layernorm",), residual="parallel")
@@ -35,11 +34,8 @@ class Cohere2(LlamaLike):
         return Norm(self.hidden_size, "Cohere2LayerNorm", bias=False)
 
     def attention(self, layer: int) -> SelfAttention:
-        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
-        return replace(
-            super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias, rotated=seen,
-            window=self.sliding_window if seen else 0,
-        )  # fmt: skip
+        own: SelfAttention = super().attention(layer)
+        return replace(own, rotated=own.window > 0)
 
     def score(self, net: Net, x: Tensor) -> Tensor:
         return net.scaled(super().score(net, x))

@@ -7,13 +7,13 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._deepseek import DeepSeek
+from triosim.sources.models._deepseek import DeepSeekExperts, LatentLlama
 from triosim.sources.models._experts import ExpertRouter
 
 
 @registered
 @dataclass(frozen=True)
-class DeepSeekV2(DeepSeek):
+class DeepSeekV2(LatentLlama, DeepSeekExperts):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     topk_method: str = "greedy"

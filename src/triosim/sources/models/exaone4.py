@@ -10,17 +10,15 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import MostlyWindowed
 from triosim.sources.models._parts import Norm, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class EXAONE4(LlamaLike):
+class EXAONE4(MostlyWindowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
-
-    sliding_window: int = 0
-    sliding_window_pattern: int = 4
 
     layout: ClassVar = Layout(
         "Exaone4", norms=("post_attention_layernorm", "post_feedforward_layernorm"), residual="post"
@@ -37,8 +35,6 @@ class EXAONE4(LlamaLike):
         return table
 
     def attention(self, layer: int) -> SelfAttention:
-        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
-        window = self.sliding_window if seen else 0
-        norm = Norm(self.head_size, "Exaone4RMSNorm")
-        rotated = window > 0 or not self.sliding_window
-        return replace(super().attention(layer), norm=norm, norm_last=True, window=window, rotated=rotated)
+        own: SelfAttention = super().attention(layer)
+        rotated = own.window > 0 or not self.sliding_window
+        return replace(own, norm=Norm(self.head_size, f"{self.layout.kind}RMSNorm"), norm_last=True, rotated=rotated)

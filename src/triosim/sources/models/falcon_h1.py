@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotation, SelfAttention, activate
 from triosim.sources.models._scan import Mamba2Mixer

@@ -5,21 +5,20 @@ The cap of attention's scores is part of the attention kernel and takes no time 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._gemma import AROUND, GemmaLike
+from triosim.sources.models._llama_like import Windowed
 from triosim.sources.models._net import Net
-from triosim.sources.models._parts import SelfAttention
 from triosim.sources.models._tape import Tensor
 
 
 @registered
 @dataclass(frozen=True)
-class Gemma2(GemmaLike):
+class Gemma2(GemmaLike, Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     sliding_window: int = 4096
@@ -28,9 +27,8 @@ class Gemma2(GemmaLike):
     model_types: ClassVar = ("gemma2",)
     fixed: ClassVar = {"attention_bias": False}
 
-    def attention(self, layer: int) -> SelfAttention:
-        seen = self.of_kind(layer, SLIDING, layer % 2 == 0)
-        return replace(super().attention(layer), window=self.sliding_window if seen else 0)
+    def usual_window(self, layer: int) -> bool:
+        return layer % 2 == 0
 
     def score(self, net: Net, x: Tensor) -> Tensor:
         y = net.scaled(super().score(net, x), "aten::div")

@@ -10,14 +10,15 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._gemma import AROUND, GemmaLike
+from triosim.sources.models._llama_like import MostlyWindowed
 from triosim.sources.models._parts import Norm, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class Gemma3(GemmaLike):
+class Gemma3(GemmaLike, MostlyWindowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     sliding_window: int = 4096
@@ -33,8 +34,4 @@ class Gemma3(GemmaLike):
     fixed: ClassVar = {"attention_bias": False}
 
     def attention(self, layer: int) -> SelfAttention:
-        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
-        window = self.sliding_window if seen else 0
-        return replace(
-            super().attention(layer), window=window, norm=Norm(self.head_size, "Gemma3RMSNorm"), norm_last=True
-        )
+        return replace(super().attention(layer), norm=Norm(self.head_size, "Gemma3RMSNorm"), norm_last=True)

@@ -7,7 +7,6 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._parts import Rotary
 from triosim.sources.models.glm4 import GLM4
 
 
@@ -18,7 +17,3 @@ class GLM(GLM4):
 
     layout: ClassVar = Layout("Glm")
     model_types: ClassVar = ("glm",)
-
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(int(self.head_size * self.partial_rotary_factor), "GlmRotaryEmbedding"),)

@@ -7,20 +7,19 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._family import Share
-from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import PartlyRotated
+from triosim.sources.models._parts import FeedForward, SelfAttention
 
 _NORMS = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
 
 
 @registered
 @dataclass(frozen=True)
-class GLM4(LlamaLike):
+class GLM4(PartlyRotated):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 128
-    partial_rotary_factor: Share = 0.5
     attention_bias: bool = True
 
     layout: ClassVar = Layout(
@@ -29,10 +28,6 @@ class GLM4(LlamaLike):
     )  # fmt: skip
     model_types: ClassVar = ("glm4",)
     fixed: ClassVar = {"hidden_act": "silu"}
-
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(int(self.head_size * self.partial_rotary_factor), "Glm4RotaryEmbedding"),)
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), bias=self.attention_bias)

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._deepseek import DeepSeek
-from triosim.sources.models._experts import ExpertRouter
+from triosim.sources.models._deepseek import LatentLlama, SigmoidExperts
 
 
 @registered
 @dataclass(frozen=True)
-class GLM4MoELite(DeepSeek):
+class GLM4MoELite(LatentLlama, SigmoidExperts):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     n_routed_experts: int = 64
@@ -21,7 +20,6 @@ class GLM4MoELite(DeepSeek):
     moe_intermediate_size: int = 1536
     qk_nope_head_dim: int = 192
     v_head_dim: int = 256
-    norm_topk_prob: bool = True
 
     layout: ClassVar = Layout("Glm4MoeLite")
     model_types: ClassVar = ("glm4_moe_lite",)
@@ -37,11 +35,3 @@ class GLM4MoELite(DeepSeek):
                 rest = {key: value for key, value in table.items() if key != "mlp_layer_types"}
                 return {**rest, "first_k_dense_replace": first}
         return table
-
-    @property
-    def _router(self) -> ExpertRouter:
-        return ExpertRouter(
-            self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, "Glm4MoeLiteTopkRouter",
-            score="sigmoid", normalised=self.norm_topk_prob, full_precision=True, groups=self.n_group,
-            best_groups=self.topk_group, correction=True, scaled=True,
-        )  # fmt: skip

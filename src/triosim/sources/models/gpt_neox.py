@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Share
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, SelfAttention
 
 _NORMS = ("input_layernorm", "post_attention_layernorm")

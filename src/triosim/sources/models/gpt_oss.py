@@ -10,14 +10,15 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._llama_like import Windowed
 from triosim.sources.models._parts import SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class GptOss(LlamaLike):
+class GptOss(Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 64
@@ -39,9 +40,11 @@ class GptOss(LlamaLike):
             score="chosen", bias=True, narrow=True,
         )  # fmt: skip
 
+    def usual_window(self, layer: int) -> bool:
+        return layer % 2 == 0
+
     def attention(self, layer: int) -> SelfAttention:
-        window = self.sliding_window if self.of_kind(layer, SLIDING, layer % 2 == 0) else 0
-        return replace(super().attention(layer), bias=True, last_bias=True, sinks=True, window=window)
+        return replace(super().attention(layer), bias=True, last_bias=True, sinks=True)
 
     def feed_forward(self, layer: int) -> Experts:
         return Experts(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._net import Net
-from triosim.sources.models._parts import SelfAttention
-from triosim.sources.models._tape import Tensor
+from triosim.sources.models._granite import GraniteLike
+from triosim.sources.models._llama_like import BiasedAttention
 
 
 @registered
 @dataclass(frozen=True)
-class GraniteMoe(LlamaLike):
+class GraniteMoe(BiasedAttention, GraniteLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     num_local_experts: int = 8
     num_experts_per_tok: int = 2
-    attention_bias: bool = False
 
     layout: ClassVar = Layout(
         "GraniteMoe", feed_forward="block_sparse_moe", scaled=True,
@@ -40,14 +37,5 @@ class GraniteMoe(LlamaLike):
             score="chosen", rounded=True,
         )  # fmt: skip
 
-    def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias)
-
     def feed_forward(self, layer: int) -> Experts:
         return Experts(self._router, self.intermediate_size, "GraniteMoeMoE", "GraniteMoeExperts")
-
-    def embed(self, net: Net, tokens: Tensor) -> Tensor:
-        return net.scaled(super().embed(net, tokens))
-
-    def score(self, net: Net, x: Tensor) -> Tensor:
-        return net.scaled(super().score(net, x), "aten::div")

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._granite import GraniteLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
@@ -44,7 +45,7 @@ class GraniteFeedForward:
 
 @registered
 @dataclass(frozen=True)
-class GraniteMoeHybrid(LlamaLike):
+class GraniteMoeHybrid(GraniteLike):
     """Configuration, named as in Hugging Face's ``config.json``, whose ``layer_types`` are letters of a pattern here:
     ``M`` for Mamba-2, ``*`` for attention."""
 
@@ -131,9 +132,3 @@ class GraniteMoeHybrid(LlamaLike):
             self.hidden_size, self.shared_intermediate_size, "GraniteMoeHybridMLP", names=names, packed=True
         )
         return GraniteFeedForward(shared, self._experts)
-
-    def embed(self, net: Net, tokens: Tensor) -> Tensor:
-        return net.scaled(super().embed(net, tokens))
-
-    def score(self, net: Net, x: Tensor) -> Tensor:
-        return net.scaled(super().score(net, x), "aten::div")

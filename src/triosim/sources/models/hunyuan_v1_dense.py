@@ -7,24 +7,20 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import BiasedAttention
 from triosim.sources.models._parts import Norm, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class HunYuanV1(LlamaLike):
+class HunYuanV1(BiasedAttention):
     """Configuration, named as in Hugging Face's ``config.json``."""
-
-    attention_bias: bool = False
 
     layout: ClassVar = Layout("HunYuanDenseV1")
     model_types: ClassVar = ("hunyuan_v1_dense",)
     fixed: ClassVar = {"hidden_act": "silu", "attention_dropout": (0.0, 0)}
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(
-            super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias,
-            norm=Norm(self.head_size, "HunYuanDenseV1RMSNorm"), norms=("query_layernorm", "key_layernorm"),
-            rotated_first=True,
-        )  # fmt: skip
+        norm, norms = Norm(self.head_size, f"{self.layout.kind}RMSNorm"), ("query_layernorm", "key_layernorm")
+        return replace(super().attention(layer), norm=norm, norms=norms, rotated_first=True)

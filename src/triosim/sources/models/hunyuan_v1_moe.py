@@ -7,19 +7,18 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._parts import Norm, SelfAttention
+from triosim.sources.models.hunyuan_v1_dense import HunYuanV1
 
 
 @registered
 @dataclass(frozen=True)
-class HunYuanV1MoE(LlamaLike):
+class HunYuanV1MoE(HunYuanV1):
     """Configuration, named as in Hugging Face's ``config.json``; experts are as wide as ``intermediate_size``."""
 
     num_experts: int = 64
     moe_topk: int = 8
-    attention_bias: bool = False
 
     layout: ClassVar = Layout("HunYuanMoEV1")
     model_types: ClassVar = ("hunyuan_v1_moe",)
@@ -39,13 +38,6 @@ class HunYuanV1MoE(LlamaLike):
         return ExpertRouter(
             self.hidden_size, self.num_experts, self.moe_topk, "HunYuanMoEV1Gate", name="gate.wg",
             full_precision=True,
-        )  # fmt: skip
-
-    def attention(self, layer: int) -> SelfAttention:
-        return replace(
-            super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias,
-            norm=Norm(self.head_size, "HunYuanMoEV1RMSNorm"), norms=("query_layernorm", "key_layernorm"),
-            rotated_first=True,
         )  # fmt: skip
 
     def feed_forward(self, layer: int) -> Experts:

@@ -7,18 +7,17 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._parts import FeedForward, SelfAttention
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import Biased
+from triosim.sources.models._parts import SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class InternLM3(LlamaLike):
+class InternLM3(Biased):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 128
-    attention_bias: bool = False
-    mlp_bias: bool = False
 
     layout: ClassVar = Layout("InternLM3")
     model_types: ClassVar = ("internlm3",)
@@ -26,7 +25,4 @@ class InternLM3(LlamaLike):
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), bias=self.attention_bias, last_bias=self.mlp_bias)
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        return replace(super().feed_forward(layer), bias=self.mlp_bias)
+        return replace(super().attention(layer), last_bias=self.mlp_bias)

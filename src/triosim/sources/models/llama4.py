@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import CHUNKED, Layout, LlamaLike, listed_for_each
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._family import Blocks
+from triosim.sources.models._llama_like import CHUNKED, LlamaLike, listed_for_each
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Rotation, SelfAttention, rotate
 from triosim.sources.models._tape import Tensor

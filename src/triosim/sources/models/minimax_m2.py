@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._parts import Norm, Rotary, SelfAttention
 
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import Windowed
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import Rotation, SelfAttention, rotate
 from triosim.sources.models._tape import Tensor
@@ -14,19 +15,17 @@ from triosim.sources.models._tape import Tensor
 
 @registered
 @dataclass(frozen=True)
-class Ministral3(LlamaLike):
+class Ministral3(Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 128
-    sliding_window: int = 0
 
     layout: ClassVar = Layout("Ministral3")
     model_types: ClassVar = ("ministral3",)
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def attention(self, layer: int) -> Any:
-        own = super().attention(layer)
-        return TemperedAttention(**{**vars(own), "window": self.sliding_window})
+        return TemperedAttention(**vars(super().attention(layer)))
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._parts import SelfAttention
+from triosim.sources.models._llama_like import Windowed
 
 
 @registered
 @dataclass(frozen=True)
-class Mixtral(LlamaLike):
+class Mixtral(Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     num_local_experts: int = 8
     num_experts_per_tok: int = 2
-    sliding_window: int = 0
 
     layout: ClassVar = Layout("Mixtral")
     model_types: ClassVar = ("mixtral",)
@@ -31,9 +29,6 @@ class Mixtral(LlamaLike):
     @property
     def _router(self) -> ExpertRouter:
         return ExpertRouter(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
-
-    def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), window=self.sliding_window)
 
     def feed_forward(self, layer: int) -> Experts:
         return Experts(self._router, self.intermediate_size, "MixtralSparseMoeBlock", "MixtralExperts")

@@ -7,17 +7,17 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import MostlyWindowed
 from triosim.sources.models._parts import Norm, Rotary, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class OLMo3(LlamaLike):
+class OLMo3(MostlyWindowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     sliding_window: int = 4096
-    sliding_window_pattern: int = 4
 
     layout: ClassVar = Layout(
         "Olmo3", norms=("post_attention_layernorm", "post_feedforward_layernorm"), residual="post"
@@ -30,7 +30,5 @@ class OLMo3(LlamaLike):
         return (Rotary(self.head_size, "Olmo3RotaryEmbedding", full_precision=True),)
 
     def attention(self, layer: int) -> SelfAttention:
-        seen = self.of_kind(layer, SLIDING, (layer + 1) % self.sliding_window_pattern != 0)
-        window = self.sliding_window if seen else 0
         norm = Norm(self.num_attention_heads * self.head_size, "Olmo3RMSNorm")
-        return replace(super().attention(layer), norm=norm, window=window)
+        return replace(super().attention(layer), norm=norm)

@@ -7,18 +7,17 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._family import Share
-from triosim.sources.models._parts import FeedForward, Norm, Rotary, SelfAttention
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import PartlyRotated
+from triosim.sources.models._parts import FeedForward, Norm, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class Phi(LlamaLike):
+class Phi(PartlyRotated):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     hidden_act: str = "gelu_new"
-    partial_rotary_factor: Share = 0.5
     resid_pdrop: float = 0.0
 
     layout: ClassVar = Layout(
@@ -30,10 +29,6 @@ class Phi(LlamaLike):
     @property
     def norm(self) -> Norm:
         return Norm(self.hidden_size, "LayerNorm")
-
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(int(self.head_size * self.partial_rotary_factor), "PhiRotaryEmbedding"),)
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(

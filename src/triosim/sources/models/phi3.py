@@ -7,17 +7,17 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Share
-from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
+from triosim.sources.models._llama_like import PartlyRotated, Windowed
+from triosim.sources.models._parts import FeedForward, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class Phi3(LlamaLike):
+class Phi3(PartlyRotated, Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
-    sliding_window: int = 0
     resid_pdrop: float = 0.0
     partial_rotary_factor: Share = 1.0
 
@@ -25,14 +25,8 @@ class Phi3(LlamaLike):
     model_types: ClassVar = ("phi3",)
     fixed: ClassVar = {"hidden_act": "silu", "embd_pdrop": 0.0}
 
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(int(self.head_size * self.partial_rotary_factor), "Phi3RotaryEmbedding"),)
-
     def attention(self, layer: int) -> SelfAttention:
-        return replace(
-            super().attention(layer), names=("qkv_proj",), last_first=True, sliced=True, window=self.sliding_window
-        )
+        return replace(super().attention(layer), names=("qkv_proj",), last_first=True, sliced=True)
 
     def feed_forward(self, layer: int) -> FeedForward:
         return FeedForward(

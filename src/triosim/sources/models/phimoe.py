@@ -6,27 +6,25 @@ A model that is not trained takes the best instead.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
+from triosim.sources.models._llama_like import BiasedAttention, Windowed
 from triosim.sources.models._net import Net
-from triosim.sources.models._parts import Norm, SelfAttention
+from triosim.sources.models._parts import Norm
 from triosim.sources.models._tape import Shape, Tensor
 from triosim.sources.models._unfused import softmax
 
 
 @registered
 @dataclass(frozen=True)
-class PhiMoE(LlamaLike):
+class PhiMoE(BiasedAttention, Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     num_local_experts: int = 16
-    sliding_window: int = 0
-    attention_bias: bool = False
     lm_head_bias: bool = False
 
     model_types: ClassVar = ("phimoe",)
@@ -43,12 +41,6 @@ class PhiMoE(LlamaLike):
     @property
     def norm(self) -> Norm:
         return Norm(self.hidden_size, "LayerNorm")
-
-    def attention(self, layer: int) -> SelfAttention:
-        return replace(
-            super().attention(layer), bias=self.attention_bias, last_bias=self.attention_bias,
-            window=self.sliding_window,
-        )  # fmt: skip
 
     def feed_forward(self, layer: int) -> Experts:
         router = SparseMixer(self.hidden_size, self.num_local_experts, 2, "PhimoeTopKRouter", name="router")

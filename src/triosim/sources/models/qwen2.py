@@ -13,12 +13,12 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._parts import SelfAttention
-from triosim.sources.models._qwen import QwenLike
+from triosim.sources.models._qwen import DenseQwen
 
 
 @registered
 @dataclass(frozen=True)
-class Qwen2(QwenLike):
+class Qwen2(DenseQwen):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     layout: ClassVar = Layout("Qwen2")

@@ -8,22 +8,21 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import BiasedAttention
 from triosim.sources.models._parts import Norm, SelfAttention
-from triosim.sources.models._qwen import QwenLike
+from triosim.sources.models._qwen import DenseQwen
 
 
 @registered
 @dataclass(frozen=True)
-class Qwen3(QwenLike):
+class Qwen3(BiasedAttention, DenseQwen):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 128
-    attention_bias: bool = False
 
     layout: ClassVar = Layout("Qwen3")
     model_types: ClassVar = ("qwen3", "qwen3_vl_text")
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def attention(self, layer: int) -> SelfAttention:
-        bias, norm = self.attention_bias, Norm(self.head_size, "Qwen3RMSNorm")
-        return replace(super().attention(layer), bias=bias, last_bias=bias, norm=norm)
+        return replace(super().attention(layer), norm=Norm(self.head_size, "Qwen3RMSNorm"))

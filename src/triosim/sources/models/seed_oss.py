@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import Biased
 from triosim.sources.models._parts import FeedForward, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class SeedOSS(LlamaLike):
+class SeedOSS(Biased):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     head_dim: int = 128
@@ -21,7 +22,6 @@ class SeedOSS(LlamaLike):
     attention_out_bias: bool = False
     attention_dropout: float = 0.1
     residual_dropout: float = 0.1
-    mlp_bias: bool = False
 
     layout: ClassVar = Layout("SeedOss")
     model_types: ClassVar = ("seed_oss",)
@@ -29,9 +29,9 @@ class SeedOSS(LlamaLike):
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(
-            super().attention(layer), bias=self.attention_bias, last_bias=self.attention_out_bias,
+            super().attention(layer), last_bias=self.attention_out_bias,
             dropout=self.attention_dropout, last_dropout=self.residual_dropout,
         )  # fmt: skip
 
     def feed_forward(self, layer: int) -> FeedForward:
-        return replace(super().feed_forward(layer), bias=self.mlp_bias, dropout=self.residual_dropout)
+        return replace(super().feed_forward(layer), dropout=self.residual_dropout)

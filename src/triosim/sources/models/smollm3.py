@@ -7,23 +7,21 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import SLIDING, Layout, LlamaLike, listed_for_each
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Blocks
-from triosim.sources.models._parts import FeedForward, SelfAttention
+from triosim.sources.models._llama_like import Biased, Windowed, listed_for_each
+from triosim.sources.models._parts import SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class SmolLM3(LlamaLike):
+class SmolLM3(Biased, Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     no_rope_layer_interval: int = 4
     no_rope_layers: Blocks = ()
     """For each block whether it knows positions; empty: all but every :attr:`no_rope_layer_interval`-th."""
-    sliding_window: int = 0
     use_sliding_window: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
     tie_word_embeddings: bool = True
 
     layout: ClassVar = Layout("SmolLM3")
@@ -33,15 +31,17 @@ class SmolLM3(LlamaLike):
     def problem(self) -> str:
         return super().problem() or listed_for_each(self, "no_rope_layers")
 
-    def attention(self, layer: int) -> SelfAttention:
-        rotated = (layer + 1) % self.no_rope_layer_interval != 0
+    def rotated(self, layer: int) -> bool:
+        """Whether a block knows positions."""
         if self.no_rope_layers:
-            rotated = self.no_rope_layers[layer] != 0
-        bias, seen = self.attention_bias, self.use_sliding_window and self.of_kind(layer, SLIDING, not rotated)
-        return replace(
-            super().attention(layer), bias=bias, last_bias=bias, rotated=rotated,
-            window=self.sliding_window if seen else 0,
-        )  # fmt: skip
+            return self.no_rope_layers[layer] != 0
+        return (layer + 1) % self.no_rope_layer_interval != 0
 
-    def feed_forward(self, layer: int) -> FeedForward:
-        return replace(super().feed_forward(layer), bias=self.mlp_bias)
+    def usual_window(self, layer: int) -> bool:
+        return not self.rotated(layer)
+
+    def window(self, layer: int) -> int:
+        return super().window(layer) if self.use_sliding_window else 0
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), rotated=self.rotated(layer))

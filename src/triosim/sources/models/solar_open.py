@@ -7,21 +7,19 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._deepseek import DeepSeekExperts
-from triosim.sources.models._experts import ExpertRouter
+from triosim.sources.models._deepseek import SigmoidExperts
 from triosim.sources.models._family import Count
 
 
 @registered
 @dataclass(frozen=True)
-class SolarOpen(DeepSeekExperts):
+class SolarOpen(SigmoidExperts):
     """Configuration, named as in Hugging Face's ``config.json``; no block is dense."""
 
     head_dim: int = 128
     n_routed_experts: int = 128
     moe_intermediate_size: int = 1280
     first_k_dense_replace: Count = 0
-    norm_topk_prob: bool = True
 
     layout: ClassVar = Layout("SolarOpen")
     model_types: ClassVar = ("solar_open",)
@@ -32,11 +30,3 @@ class SolarOpen(DeepSeekExperts):
     def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
         """Of the published files this key says what no block of the model has."""
         return {key: value for key, value in table.items() if key != "first_k_dense_replace"}
-
-    @property
-    def _router(self) -> ExpertRouter:
-        return ExpertRouter(
-            self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, "SolarOpenTopkRouter", score="sigmoid",
-            normalised=self.norm_topk_prob, full_precision=True, groups=self.n_group, best_groups=self.topk_group,
-            correction=True, scaled=True,
-        )  # fmt: skip

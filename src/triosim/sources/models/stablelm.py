@@ -7,14 +7,15 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Share
-from triosim.sources.models._parts import Norm, Rotary, SelfAttention
+from triosim.sources.models._llama_like import PartlyRotated
+from triosim.sources.models._parts import Norm, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class StableLM(LlamaLike):
+class StableLM(PartlyRotated):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     partial_rotary_factor: Share = 0.25
@@ -29,10 +30,6 @@ class StableLM(LlamaLike):
     @property
     def norm(self) -> Norm:
         return Norm(self.hidden_size, "LayerNorm")
-
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(int(self.head_size * self.partial_rotary_factor), "StableLmRotaryEmbedding"),)
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), bias=self.use_qkv_bias)

@@ -7,18 +7,18 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._llama_like import Windowed
 from triosim.sources.models._parts import FeedForward, Norm, SelfAttention
 
 
 @registered
 @dataclass(frozen=True)
-class StarCoder2(LlamaLike):
+class StarCoder2(Windowed):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     hidden_act: str = "gelu_pytorch_tanh"
     use_bias: bool = True
-    sliding_window: int = 0
     residual_dropout: float = 0.0
     tie_word_embeddings: bool = True
 
@@ -32,8 +32,7 @@ class StarCoder2(LlamaLike):
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(
-            super().attention(layer), bias=self.use_bias, last_bias=self.use_bias, window=self.sliding_window,
-            last_dropout=self.residual_dropout,
+            super().attention(layer), bias=self.use_bias, last_bias=self.use_bias, last_dropout=self.residual_dropout,
         )  # fmt: skip
 
     def feed_forward(self, layer: int) -> FeedForward:
