@@ -350,6 +350,14 @@ def test_an_output_is_no_input_and_no_other_output(tmp_path: Path) -> None:
     check_distinct({"--json": folder / "new.n"}, read)
 
 
+def test_a_page_is_html(tmp_path: Path) -> None:
+    for name in ("page.pdf", "page.svg", "page.json"):
+        with pytest.raises(InputError, match=r"--report .*: the page is written as HTML; give a name"):
+            check_distinct({"--report": tmp_path / name}, [])
+    for name in ("page.HTML", "page.htm", "page", "page.html.gz"):
+        check_distinct({"--report": tmp_path / name}, [])
+
+
 def test_a_file_has_a_folder_to_stand_in_before_work_begins(tmp_path: Path) -> None:
     nowhere = tmp_path / "no" / "found.json"
     with pytest.raises(InputError, match=f"cannot write {nowhere}: there is no folder"):

@@ -66,12 +66,20 @@ def _line(x: float, points: list[tuple[float, float]]) -> float:
     return y0 * (y1 / y0) ** share
 
 
-def _at(component: str, column: str, x: float, nanometres: float) -> float:
-    """pJ of a component: along a column within each process, then between the processes."""
+@lru_cache(maxsize=8)
+def _measured(component: str, column: str) -> dict[float, list[tuple[float, float]]]:
+    """What a column says of a component in each process, and pJ."""
     nodes: dict[float, list[tuple[float, float]]] = {}
     for row in _rows():
         if row["component"] == component:
             nodes.setdefault(float(row["technology_nm"]), []).append((float(row[column]), float(row["low_pj"])))
+    return nodes
+
+
+@lru_cache(maxsize=4096)
+def _at(component: str, column: str, x: float, nanometres: float) -> float:
+    """pJ of a component: along a column within each process, then between the processes."""
+    nodes = _measured(component, column)
     return _line(nanometres, [(node, _line(x, points)) for node, points in nodes.items()])
 
 

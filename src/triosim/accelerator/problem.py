@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
@@ -48,7 +49,7 @@ class Operand:
     density: float = 1.0
     distribution: str = "fixed-structured"
 
-    @property
+    @cached_property
     def dimensions(self) -> frozenset[str]:
         """Dimensions that index it."""
         return frozenset(dimension for axis in self.axes for dimension, _ in axis)
@@ -87,7 +88,7 @@ class Problem:
         """The tensor that products are added to."""
         return next(tensor for tensor in self.tensors if tensor.output)
 
-    @property
+    @cached_property
     def bound(self) -> dict[str, int]:
         """Bound of each dimension."""
         return dict(zip(self.dimensions, self.bounds, strict=True))

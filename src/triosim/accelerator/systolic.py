@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from triosim.accelerator.problem import Problem
 from triosim.core.dataclass import dataclass
@@ -143,15 +144,21 @@ def of_einsum(array: Array, problem: Problem, form: str = "scale-sim", timing: s
     Raises:
         InputError: it is not of two inputs, or an unknown form or timing.
     """
-    shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
-    times = math.prod(problem.bound[d] for d in shared)
-    bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
-    one = run(array, product_of(replace(problem, bounds=bounds)), form, timing)
+    product, times = _products_of(problem)
+    one = run(array, product, form, timing)
     return replace(
         one, cycles=times * one.cycles, stall_cycles=times * one.stall_cycles, folds=times * one.folds,
         ifmap_reads=times * one.ifmap_reads, filter_reads=times * one.filter_reads,
         ofmap_writes=times * one.ofmap_writes, times=times,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _products_of(problem: Problem) -> tuple[Product, int]:
+    """The product for a place of the dimensions that index all tensors, and the number of these places."""
+    shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
+    bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
+    return product_of(replace(problem, bounds=bounds)), math.prod(problem.bound[d] for d in shared)
 
 
 def as_json(

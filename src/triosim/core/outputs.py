@@ -26,6 +26,9 @@ from triosim.core.errors import InputError
 STANDARD_OUTPUT = "-"
 """The name under which an output goes to standard output."""
 
+PAGES = (".html", ".htm", ".gz", "")
+"""What the name of a page may end in."""
+
 _STANDARD_OUTPUTS = (STANDARD_OUTPUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _NOT_REPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.ETXTBSY)
 """Refusals to put a new file into a folder, or over an old one, although that one may itself be written to."""
@@ -129,8 +132,8 @@ def check_distinct(
     is_read: Callable[[Path], bool] = lambda path: True,
     folders: Container[str] = (),
 ) -> None:
-    """Refuse an output that is an input or another output of the same command, under whatever name, or that lies in a
-    folder that does not exist: before anything is computed.
+    """Refuse an output that is an input or another output of the same command, under whatever name, that lies in a
+    folder that does not exist, or a page whose name is of another format: before anything is computed.
 
     Args:
         outputs: option -> file or folder, None where it is not given.
@@ -139,7 +142,7 @@ def check_distinct(
         folders: options whose output may be a folder, which is made with those above it.
 
     Raises:
-        InputError: two of them are the same, or a file has nowhere to stand.
+        InputError: two of them are the same, a file has nowhere to stand, or what is written has another format.
     """
     read = [(name, Path(path)) for name, path in inputs if path is not None and os.path.exists(path)]
     taken: dict[str, Path] = {}
@@ -163,6 +166,8 @@ def check_distinct(
         folder = os.path.dirname(os.path.realpath(path))
         if name not in folders and not is_standard_output(path) and not os.path.exists(folder):
             raise _no_folder(path, folder)
+        if name == "--report" and path.suffix.lower() not in PAGES and not is_standard_output(path):
+            raise InputError(f"{name} {path}: the page is written as HTML; give a name that ends in .html")
 
 
 def _no_folder(path: str | os.PathLike[str], folder: str) -> InputError:
