@@ -471,3 +471,51 @@ def test_a_pack_brings_its_device_along(tmp_path: Path) -> None:
     result = json.loads(run(*asked, "--extrapolate", "--json", "-").stdout)
     assert result["system"]["name"].startswith("1 x AMD EPYC")
     assert any("kernels measured on AMD EPYC" in words for words in result["sources"])
+
+
+# --- choices between branches -----------------------------------------------------------------------------------------
+
+
+def _choosing(path: Path, sides: list[int], condition: list[tuple[str, list[str], list[str]]]) -> Path:
+    """``abs(x without its last dimension if that is 1, else -x)``, as PyTorch's old exporter wrote ``squeeze``."""
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+
+    def branch(name: str, node: Any, weights: list[Any]) -> Any:
+        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, kinds.FLOAT, None)], weights)
+
+    last = onnx.numpy_helper.from_array(np.array([2], np.int64), "last")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["c"]),
+        *(helper.make_node(kind, reads, makes) for kind, reads, makes in condition),
+        helper.make_node(
+            "If", ["cond"], ["chosen"], name="choose",
+            then_branch=branch("then", helper.make_node("Squeeze", ["c", "last"], ["then"]), [last]),
+            else_branch=branch("else", helper.make_node("Neg", ["c"], ["else"]), []),
+        ),
+        helper.make_node("Abs", ["chosen"], ["y"]),
+    ]  # fmt: skip
+    numbers = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in (("two", 2), ("one", 1))]
+    graph = helper.make_graph(
+        nodes, "graph", [helper.make_tensor_value_info("x", kinds.FLOAT, sides)],
+        [helper.make_tensor_value_info("y", kinds.FLOAT, None)], numbers,
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+OF_SIZES = [("Shape", ["c"], ["s"]), ("Gather", ["s", "two"], ["d"]), ("Equal", ["d", "one"], ["cond"])]
+
+
+def test_a_branch_that_sizes_choose_takes_the_place_of_if(tmp_path: Path) -> None:
+    squeezed = read(_choosing(tmp_path / "one.onnx", [2, 3, 1], OF_SIZES))
+    assert list(squeezed.operators.name) == ["aten::relu", "aten::view", "aten::abs"]
+    other = read(_choosing(tmp_path / "other.onnx", [2, 3, 4], OF_SIZES))
+    assert list(other.operators.name) == ["aten::relu", "aten::neg", "aten::abs"]
+
+
+def test_a_branch_that_values_choose_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    of_values = [("ReduceSum", ["c"], ["t"]), ("Less", ["t", "t"], ["cond"])]
+    path = _choosing(tmp_path / "values.onnx", [2, 3, 4], of_values)
+    with pytest.raises(InputError, match="chooses or repeats operators as the network runs"):
+        read(path)

@@ -79,6 +79,10 @@ FOLDED = ("Constant", "ConstantOfShape", "EyeLike", "Range", "Shape", "Size")
 """Operators whose results are known when shapes are."""
 
 
+CHOOSING = ("If", "Loop", "Scan")
+"""Operators that run others, which read more than their inputs say: nothing of them is known before they run."""
+
+
 class Lowering:
     """A graph on its way to a trace.
 
@@ -109,7 +113,7 @@ class Lowering:
                 known = self.graph.tensors[name]
                 self.made[name] = self.tape.tensor(known.shape, known.dtype, Category.INPUT, name=name)
         for number, node in enumerate(self.graph.operators):
-            settled = all(name in self.constant for name in node.inputs if name)
+            settled = node.type not in CHOOSING and all(name in self.constant for name in node.inputs if name)
             if node.type in FOLDED or (settled and not self._follows(node)):
                 self.constant.update(node.outputs)
             elif number in wanted:

@@ -8,11 +8,11 @@ told apart by the graph's opset.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from triosim.sources.models._tape import Tensor
-from triosim.sources.readers._graph import GraphOperator, Lowering, NetworkGraph, Rule
+from triosim.sources.readers._graph import CHOOSING, GraphOperator, Lowering, NetworkGraph, Rule
 from triosim.trace.tables import Meta, Trace
 
 _ONE_DIMENSION = 13
@@ -94,7 +94,7 @@ def _window(low: Lowering, node: GraphOperator, x: Tensor, kernel: Sequence[int]
     return {"stride": stride, "padding": padding, "dilation": dilation}
 
 
-def _convolution(transposed: bool = False, weight: int = 1, bias: int = 2) -> Rule:
+def convolution(transposed: bool = False, weight: int = 1, bias: int = 2) -> Rule:
     """A convolution; ``weight`` and ``bias``: where they stand among the inputs."""
 
     def rule(low: Lowering, node: GraphOperator) -> None:
@@ -163,37 +163,43 @@ def _softmax(name: str) -> Rule:
     return rule
 
 
-def _gemm(low: Lowering, node: GraphOperator) -> None:
-    a, b, bias = low.input(node), low.input(node, 1), low.given(node, 2)
-    matrices = []
-    for x, turned in ((a, node.attributes.get("transA")), (b, node.attributes.get("transB"))):
-        if turned:
-            y = low.tape.alias(x, x.shape[::-1])
-            low.tape.operator("aten::t", ("self",), (x,), (y,), view=True)
-            x = y
-        matrices.append(x)
-    if bias is None:
-        low.call(node, "mm", ("self", "mat2"), matrices)
-    else:
-        low.call(node, "addmm", ("self", "mat1", "mat2"), (bias, *matrices))
+def product(second: int = 1, bias: int | None = None) -> Rule:
+    """Matrices times matrices or one matrix, each turned where an attribute says so.
 
-
-def _product(second: int = 1) -> Rule:
-    """Matrices times matrices or one matrix; ``second``: where the second stands among the inputs."""
+    Args:
+        second: where the second stands among the inputs.
+        bias: where a vector stands that is added to each row; None where there is none.
+    """
 
     def rule(low: Lowering, node: GraphOperator) -> None:
-        a, b = low.input(node), low.input(node, second)
-        if len(b.shape) != 2 or len(a.shape) < 3:
-            both = len(a.shape) == len(b.shape) == 2
-            low.call(node, *(("mm", ("self", "mat2")) if both else ("matmul", ("self", "other"))), (a, b))
-            return
-        rows = math.prod(a.shape[:-1])
-        flat = low.view(node, a, (rows, a.shape[-1]))
-        y = low.tape.tensor((rows, b.shape[1]), low.result(node).dtype)
-        low.tape.operator("aten::mm", ("self", "mat2"), (flat, b), (y,))
-        low.made[node.outputs[0]] = low.view(node, y, (*a.shape[:-1], b.shape[1]))
+        a = _turned(low, low.input(node), node.attributes.get("transA"))
+        b = _turned(low, low.input(node, second), node.attributes.get("transB"))
+        multiply(low, node, a, b, None if bias is None else low.given(node, bias))
 
     return rule
+
+
+def _turned(low: Lowering, x: Tensor, turned: object) -> Tensor:
+    """A matrix, or a batch of them, with rows as columns."""
+    if not turned:
+        return x
+    y = low.tape.alias(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]))
+    low.tape.operator("aten::t" if len(x.shape) == 2 else "aten::mT", ("self",), (x,), (y,), view=True)
+    return y
+
+
+def multiply(low: Lowering, node: GraphOperator, a: Tensor, b: Tensor, bias: Tensor | None, dtype: str = "") -> None:
+    """A node's result as the product of matrices; a batch of them times one matrix is one product."""
+    if len(b.shape) != 2 or len(a.shape) < 2:
+        low.call(node, "matmul", ("self", "other"), (a, b))
+        return
+    flat = low.view(node, a, (math.prod(a.shape[:-1]), a.shape[-1])) if len(a.shape) > 2 else a
+    y = low.tape.tensor((flat.shape[0], b.shape[1]), dtype or low.result(node).dtype)
+    if bias is None:
+        low.tape.operator("aten::mm", ("self", "mat2"), (flat, b), (y,))
+    else:
+        low.tape.operator("aten::addmm", ("self", "mat1", "mat2"), (bias, flat, b), (y,))
+    low.made[node.outputs[0]] = low.view(node, y, (*a.shape[:-1], b.shape[1])) if len(a.shape) > 2 else y
 
 
 def _batch_normalized(low: Lowering, node: GraphOperator) -> None:
@@ -264,28 +270,41 @@ def _summed(low: Lowering, node: GraphOperator) -> None:
 def _attention(low: Lowering, node: GraphOperator) -> None:
     """Query, key and value as [batch, heads, positions, size], or [batch, positions, heads x size] (opset 23)."""
     heads = (int(node.attributes.get("q_num_heads", 0)), *(int(node.attributes.get("kv_num_heads", 0)),) * 2)
-    parts = []
-    for at in range(3):
-        x = low.input(node, at)
-        if len(x.shape) == 3:
-            batch, length, width = x.shape
-            x = low.view(node, x, (batch, length, heads[at], width // heads[at]))
-            y = low.tape.alias(x, (batch, heads[at], length, width // heads[at]))
-            low.tape.operator("aten::transpose", ("self",), (x,), (y,), {"dim0": 1, "dim1": 2}, view=True)
-            x = y
-        parts.append(x)
-    for at, name in enumerate(node.outputs[1:3], start=1):  # what was cached, and the new keys or values after it
-        if name:
-            first = GraphOperator(node.name, node.type, node.inputs, (name,))
-            past = low.given(node, 3 + at)
-            low.call(first, "cat", ("tensors", "tensors"), (past, parts[at]) if past else (parts[at],), dim=2)
-            parts[at] = low.made[name]
+    parts = [split_heads(low, low.input(node, at), heads[at]) for at in range(3)]
+    for at in (1, 2):  # what was cached, and the new keys or values after it
+        keep(low, node, parts, at, 3 + at)
+    attend(low, node, parts, bool(node.attributes.get("is_causal", 0)))
+
+
+def split_heads(low: Lowering, x: Tensor, heads: int) -> Tensor:
+    """[batch, positions, heads x size] as [batch, heads, positions, size]; what is so already stays."""
+    if len(x.shape) != 3:
+        return x
+    batch, length, width = x.shape
+    y = low.tape.alias(x, (batch, length, heads, int(width) // heads))
+    low.tape.operator("aten::view", ("self",), (x,), (y,), view=True)
+    z = low.tape.alias(y, (batch, heads, length, int(width) // heads))
+    low.tape.operator("aten::transpose", ("self",), (y,), (z,), {"dim0": 1, "dim1": 2}, view=True)
+    return z
+
+
+def keep(low: Lowering, node: GraphOperator, parts: list[Tensor], at: int, place: int) -> None:
+    """Put keys or values behind those of before, which are input ``place``; they are the output ``at`` too."""
+    past, new = low.given(node, place), parts[at]
+    if past is not None:
+        y = low.tape.tensor((*new.shape[:2], int(past.shape[2]) + int(new.shape[2]), new.shape[3]), new.dtype)
+        low.tape.operator("aten::cat", ("tensors", "tensors"), (past, new), (y,), {"dim": 2})
+        parts[at] = y
+    if at < len(node.outputs) and node.outputs[at]:
+        low.made[node.outputs[at]] = parts[at]
+
+
+def attend(low: Lowering, node: GraphOperator, parts: Sequence[Tensor], causal: bool) -> None:
+    """A node's result as the attention of queries, keys and values, each [batch, heads, positions, size]."""
     query, key, value = parts
     y = low.tape.tensor((*query.shape[:3], value.shape[3]), query.dtype)
-    low.tape.operator(
-        "aten::scaled_dot_product_attention", ("query", "key", "value"), parts, (y,),
-        {"is_causal": bool(node.attributes.get("is_causal", 0)), "enable_gqa": key.shape[1] != query.shape[1]},
-    )  # fmt: skip
+    args = {"is_causal": causal, "enable_gqa": key.shape[1] != query.shape[1]}
+    low.tape.operator("aten::scaled_dot_product_attention", ("query", "key", "value"), parts, (y,), args)
     low.made[node.outputs[0]] = low.view(node, y, low.result(node).shape)
 
 
@@ -397,12 +416,12 @@ RULES: dict[str, Rule] = {
     "Cast": _copied("_to_copy"), "CastLike": _copied("_to_copy"), "ReverseSequence": _copied("flip"),
     "DepthToSpace": _copied("pixel_shuffle", upscale_factor="blocksize"),
     "SpaceToDepth": _copied("pixel_unshuffle", downscale_factor="blocksize"), "Col2Im": _copied("col2im"),
-    "Conv": _convolution(), "ConvTranspose": _convolution(transposed=True), "Gemm": _gemm, "MatMul": _product(),
+    "Conv": convolution(), "ConvTranspose": convolution(transposed=True), "Gemm": product(bias=2), "MatMul": product(),
     "Einsum": _summed, **dict.fromkeys(RECURRENT, _recurrent),
     "QuantizeLinear": _pointwise("quantize", "self"), "DequantizeLinear": _pointwise("dequantize", "self"),
     "DynamicQuantizeLinear": _pointwise("quantize", "self"),
-    "QLinearConv": _convolution(weight=3, bias=8), "ConvInteger": _convolution(bias=4),
-    "QLinearMatMul": _product(3), "MatMulInteger": _product(),
+    "QLinearConv": convolution(weight=3, bias=8), "ConvInteger": convolution(bias=4),
+    "QLinearMatMul": product(3), "MatMulInteger": product(),
     "MaxPool": _pooled("max_pool"), "AveragePool": _pooled("avg_pool"), "LpPool": _pooled("avg_pool"),
     "GlobalAveragePool": _reduced("mean", every=True), "GlobalMaxPool": _reduced("amax", every=True),
     "GlobalLpPool": _reduced("linalg_vector_norm", every=True),
@@ -433,7 +452,7 @@ RULES: dict[str, Rule] = {
         "RandomNormalLike": "randn_like", "RandomUniformLike": "rand_like", "Bernoulli": "bernoulli",
         "Multinomial": "multinomial",
     }.items()},
-    **dict.fromkeys(("If", "Loop", "Scan"), _refused("chooses or repeats operators as the network runs")),
+    **dict.fromkeys(CHOOSING, _refused("chooses or repeats operators as the network runs")),
     **dict.fromkeys(
         ("Compress", "NonMaxSuppression", "NonZero", "Unique"),
         _refused("makes as much as its input's values say, which is not known before it runs"),
@@ -442,7 +461,9 @@ RULES: dict[str, Rule] = {
 """How each operator of ONNX is run, by its name."""
 
 
-def forward_trace(graph: NetworkGraph, meta: Meta, where: str, unused: bool = False) -> Trace:
+def forward_trace(
+    graph: NetworkGraph, meta: Meta, where: str, unused: bool = False, others: Mapping[str, Rule] | None = None
+) -> Trace:
     """The trace of one forward pass, without times.
 
     Args:
@@ -450,8 +471,9 @@ def forward_trace(graph: NetworkGraph, meta: Meta, where: str, unused: bool = Fa
         meta: of the trace.
         where: the file, for messages.
         unused: whether operators whose output reaches no result run too, as they do under some runtimes.
+        others: how operators that are none of ONNX's are run.
 
     Raises:
         InputError: an operator that nobody knows, or one that lacks what it needs.
     """
-    return Lowering(graph, RULES, where, unused).trace(meta)
+    return Lowering(graph, {**RULES, **(others or {})}, where, unused).trace(meta)

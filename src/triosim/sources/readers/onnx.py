@@ -2,18 +2,20 @@
 
 Shapes come from ONNX's own inference, for which the package ``onnx`` is needed (``pip install 'triosim[onnx]'``).
 It is done twice, with two sizes of the batch: dimensions that grow with it follow it.  Weights are not looked
-at, so files of which the weights lie elsewhere are read too.
+at, so files of which the weights lie elsewhere are read too.  Operators that ONNX Runtime's optimisers put into files
+are in :mod:`triosim.sources.readers._runtime_operators`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.registry import registered
@@ -21,11 +23,15 @@ from triosim.sources.models._tape import Dim
 from triosim.sources.readers._graph import FOLDED, GraphOperator, GraphTensor, NetworkGraph
 from triosim.sources.readers._onnx_operators import RECURRENT, forward_trace
 from triosim.sources.readers._quantised import in_eight_bits
+from triosim.sources.readers._runtime_operators import RULES as OF_RUNTIME
+from triosim.sources.readers._runtime_operators import type_of, with_known_shapes
 from triosim.sources.reading import Reader
 from triosim.trace.tables import BATCH, Meta, Trace
 
 OPSETS = range(9, 29)
 """Versions of ONNX's operators whose attributes are read as they were meant."""
+_OWN = ("", "ai.onnx")
+"""Names of the domain of ONNX's own operators."""
 _OTHER_BATCH = 7
 """Times the batch is larger in the second inference: a factor that few other dimensions have by chance."""
 _SECOND = (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
@@ -76,7 +82,10 @@ class Onnx(Reader):
         sizes = {one.name: _size(one, shapes.get(one.name), str(path)) for one in inputs}
         if not sizes:
             raise InputError(f"{path} has no input: export the network again")
-        known, types = _inferred(model, sizes, str(path))
+        found = _inferred(model, sizes, str(path))
+        while _choose(model, found.choices):
+            found = _inferred(model, sizes, str(path))
+        known, types = found.shapes, found.types
         first = next((size for size in sizes.values() if size), (1,))
         batch, grown = first[0], _grown(model, sizes, first, 0, str(path))
         if _longer(model, known, grown) and len(first) > 1:  # recurrent layers take their steps first, then the batch
@@ -105,7 +114,7 @@ class Onnx(Reader):
             framework=f"onnx opset {_opset(model)}", symbols="model" if follows else "",
             notes=notes,
         )  # fmt: skip
-        return forward_trace(graph, meta, str(path), unused)
+        return forward_trace(graph, meta, str(path), unused, OF_RUNTIME)
 
 
 def _model(path: Path) -> Any:
@@ -165,7 +174,7 @@ def _whole_numbers(tensor: Any) -> tuple[int, ...]:
 
 
 def _opset(model: Any) -> int:
-    return max((int(one.version) for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+    return max((int(one.version) for one in model.opset_import if one.domain in _OWN), default=0)
 
 
 def _grown(model: Any, sizes: Shapes, first: tuple[int, ...], at: int, where: str) -> Shapes:
@@ -176,7 +185,7 @@ def _grown(model: Any, sizes: Shapes, first: tuple[int, ...], at: int, where: st
         for name, size in sizes.items()
     }
     try:
-        return _inferred(model, larger, where)[0]
+        return _inferred(model, larger, where).shapes
     except InputError:
         return {}
 
@@ -213,8 +222,23 @@ def _size(one: Any, given: Sequence[int] | None, where: str) -> tuple[int, ...]:
     return tuple(int(side) for side in given)
 
 
-def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> tuple[Shapes, dict[str, str]]:
-    """Shape and element type of every tensor, with inputs of these sizes; those that cannot be known are left out.
+@dataclass(frozen=True)
+class KnownTensors:
+    """What is known of the tensors of a network before it runs.
+
+    Attributes:
+        shapes: of each, where it can be known.
+        types: of elements.
+        choices: what follows from shapes and chooses between branches.
+    """
+
+    shapes: Shapes
+    types: Mapping[str, str]
+    choices: Mapping[str, bool]
+
+
+def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> KnownTensors:
+    """Shape and element type of every tensor, with inputs of these sizes.
 
     ONNX's inference follows sizes that are computed as the network runs only in later opsets.  Where some remain
     unknown, they are computed here and become constants, until nothing new is known.
@@ -231,12 +255,15 @@ def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> t
     for one in copy.graph.output:
         one.type.tensor_type.ClearField("shape")
     for node in copy.graph.node:
-        if node.op_type in _LIKE_INPUT:  # of which ONNX infers nothing
+        if node.op_type in _LIKE_INPUT and node.domain in _OWN:  # of which ONNX infers nothing
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
+    asked = {node.input[0] for node in copy.graph.node if node.op_type == "If"}
+    with_known_shapes(copy, onnx)
     while True:
         try:
-            found = onnx.shape_inference.infer_shapes(copy, data_prop=True, strict_mode=True)
+            # of branches the one that is not taken need make no sense
+            found = onnx.shape_inference.infer_shapes(copy, data_prop=True, strict_mode=not asked)
         except Exception as error:  # onnx's own class is not to be imported by its name in all versions
             said = " ".join(str(error).split())[:160]
             raise InputError(f"{where}: shapes do not go together ({said}): export the network again") from None
@@ -251,8 +278,46 @@ def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> t
             shapes.setdefault(one.name, tuple(int(side) for side in one.dims))
             types.setdefault(one.name, _dtype(one.data_type))
         made = {name for node in copy.graph.node for name in node.output}
-        if made <= shapes.keys() or not _settled(copy, shapes):
-            return shapes, types
+        if (made <= shapes.keys() and not asked) or not _settled(copy, shapes):
+            return KnownTensors(shapes, types, _choices(copy, asked))
+
+
+def _choices(model: Any, asked: Container[str]) -> dict[str, bool]:
+    """Constants among the conditions that are asked for."""
+    from onnx import numpy_helper
+
+    return {
+        one.name: bool(numpy_helper.to_array(one).reshape(-1)[0])
+        for one in model.graph.initializer
+        if one.name in asked
+    }
+
+
+def _choose(model: Any, choices: Mapping[str, bool]) -> bool:
+    """Put the chosen branch in the place of each ``If`` of which the condition is known, in place; whether there was
+    one."""
+    from onnx import helper
+
+    nodes: list[Any] = []
+    if not any(node.op_type == "If" and node.input[0] in choices for node in model.graph.node):
+        return False
+    for node in model.graph.node:
+        if node.op_type != "If" or node.input[0] not in choices:
+            nodes.append(node)
+            continue
+        chosen = "then_branch" if choices[node.input[0]] else "else_branch"
+        (branch,) = (one.g for one in node.attribute if one.name == chosen)
+        ends = zip(branch.output, node.output, strict=True)
+        nodes += [*branch.node, *(helper.make_node("Identity", [own.name], [name]) for own, name in ends)]
+        model.graph.initializer.extend(branch.initializer)
+    _replace_nodes(model, nodes)
+    return True
+
+
+def _replace_nodes(model: Any, nodes: Sequence[Any]) -> None:
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
 
 
 _LIKE_INPUT = ("GroupNormalization", "MeanVarianceNormalization", "RMSNormalization", "RotaryEmbedding", "Swish")
@@ -307,9 +372,7 @@ def _settled(model: Any, shapes: Shapes) -> bool:
             values[name] = np.asarray(one)
             model.graph.initializer.append(numpy_helper.from_array(values[name], name))
     if settled:
-        kept = [type(node).FromString(node.SerializeToString()) for node in kept]
-        del model.graph.node[:]
-        model.graph.node.extend(kept)
+        _replace_nodes(model, kept)
     return settled
 
 
@@ -341,7 +404,8 @@ def _operators(model: Any, path: Path) -> Iterator[GraphOperator]:
 
     for number, node in enumerate(model.graph.node):
         name = node.name or f"{node.op_type}_{number}"
-        if node.domain not in ("", "ai.onnx"):
+        kind = type_of(node.domain, node.op_type)
+        if node.domain not in _OWN and kind not in OF_RUNTIME:
             raise InputError(
                 f"{path}: node {quoted(name)} is of type {quoted(node.op_type)} of {quoted(node.domain)}, which is not "
                 "known: export the network with ONNX's own operators"
@@ -350,4 +414,4 @@ def _operators(model: Any, path: Path) -> Iterator[GraphOperator]:
         for one in node.attribute if node.op_type not in FOLDED else ():
             value = helper.get_attribute_value(one)
             attributes[one.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        yield GraphOperator(name, node.op_type, tuple(node.input), tuple(node.output), attributes)
+        yield GraphOperator(name, kind, tuple(node.input), tuple(node.output), attributes)
