@@ -96,6 +96,11 @@ def test_joules_of_operators_are_those_of_their_evaluations():
     assert energy.operators_j == pytest.approx(8 * each.sum(), rel=1e-6)
     node = energy.operators_j + energy.idle_j + energy.links_j + energy.host_j
     assert node == pytest.approx(energy.node_j, rel=1e-9)
+    left_open = joules.open.sum() / each.sum()  # by searches that were stopped early
+    assert 0 < left_open < 1
+    low, high = energy.interval_j
+    assert high - energy.node_j >= 0.999 * energy.operators_j * math.expm1(left_open)
+    assert energy.node_j - low >= 0.999 * energy.operators_j * -math.expm1(-left_open)
 
 
 def test_a_mapping_is_looked_for_once(tmp_path, monkeypatch):

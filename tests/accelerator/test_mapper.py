@@ -238,6 +238,8 @@ def test_a_search_that_ends_early_says_how_much_it_leaves(objective: str) -> Non
     assert math.isinf(short.spread)
     assert mapper.as_json(short, objective)["spread"] is None
     assert 1 < long.spread < math.inf
+    assert math.isinf(short.energy_spread)
+    assert 1 < long.energy_spread < math.inf
 
 
 def test_the_interval_of_an_early_stop_holds_what_a_longer_search_finds(tmp_path, monkeypatch) -> None:
@@ -247,3 +249,4 @@ def test_the_interval_of_an_early_stop_holds_what_a_longer_search_finds(tmp_path
     short, long = (cost(found, problem, MappingSearch(budget=b)) for b in (20, 20_000))
     assert long.cycles < short.cycles
     assert short.cycles / math.exp(short.open) <= long.cycles
+    assert short.energy_j / math.exp(short.open_j) <= long.energy_j

@@ -31,7 +31,7 @@ from triosim.core.guarded import content, parse_json
 from triosim.core.outputs import text_output
 from triosim.hardware.accelerator import Accelerator, DeviceDesign
 
-SCHEMA = "triosim/einsum-cost/2"
+SCHEMA = "triosim/einsum-cost/3"
 
 CLOCK_HZ = 1e9
 """Of a design that states none: Timeloop's and Accelergy's own default cycle is a nanosecond."""
@@ -70,6 +70,8 @@ class EinsumCost:
         compute_j, chip_j, memory_j: joules of multiplications, of memories on the chip with all leakage, and of the
             outermost memory.
         binds: ``"compute"``, or a store and port.
+        least_j: below which no mapping is: all products, every word of every tensor moved once.
+        energy_spread: as ``spread``, of joules.
     """
 
     cycles: float
@@ -79,6 +81,8 @@ class EinsumCost:
     chip_j: float
     memory_j: float
     binds: str
+    least_j: float
+    energy_spread: float
 
     @property
     def energy_j(self) -> float:
@@ -89,6 +93,11 @@ class EinsumCost:
     def open(self) -> float:
         """Natural logarithm of the factor by which a longer search may still shorten it."""
         return math.log(max(min(self.spread, self.cycles / self.least_cycles), 1.0))
+
+    @property
+    def open_j(self) -> float:
+        """Natural logarithm of the factor by which its joules may still change."""
+        return math.log(max(min(self.energy_spread, self.energy_j / self.least_j if self.least_j else math.inf), 1.0))
 
 
 # --- as a device ------------------------------------------------------------------------------------------------------
@@ -284,9 +293,15 @@ def _mapped(design: Architecture, problem: Problem, rules: Constraints, how: Map
         read = sum(problem.words(tensor) for tensor in problem.tensors if not tensor.output)
         least = max(least, min(read / outer.read_bandwidth, best.cycles))
     spread = min(search.spread, max(best.cycles / least, 1.0))
+    takes, words = outer.energies, {True: 0.0, False: 0.0}
+    for tensor in problem.tensors:
+        words[tensor.output] += problem.words(tensor)
+    moved = words[False] * (takes.read or 0.0) + words[True] * min(takes.read or 0.0, takes.write or 0.0)
+    least_j = min(best.compute_j + moved / outer.words_per_access, best.energy_j)
     return EinsumCost(
-        best.cycles, least, spread, best.compute_j, best.energy_j - best.compute_j - memory, memory, best.binds
-    )
+        best.cycles, least, spread, best.compute_j, best.energy_j - best.compute_j - memory, memory, best.binds,
+        least_j, min(search.energy_spread, best.energy_j / least_j if least_j else 1.0),
+    )  # fmt: skip
 
 
 def _on_array(array: Array, problem: Problem, timing: str) -> EinsumCost:
@@ -297,7 +312,7 @@ def _on_array(array: Array, problem: Problem, timing: str) -> EinsumCost:
     loading = (run.ifmap_reads + run.filter_reads) / array.bandwidth if array.bandwidth and timing != "ideal" else 0.0
     return EinsumCost(
         run.total_cycles, run.total_cycles, 1.0, compute, sum(levels.values()), memory,
-        "memory" if loading > run.cycles else "compute",
+        "memory" if loading > run.cycles else "compute", compute + sum(levels.values()) + memory, 1.0,
     )  # fmt: skip
 
 

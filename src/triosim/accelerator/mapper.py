@@ -102,6 +102,7 @@ class Search:
         curve: (mappings proposed, best objective so far) of the first island.
         spread: highest over lowest of the islands' best objectives: what stopping early leaves open.  Infinite where
             they are fewer than :data:`TELLING`; 1 where all mappings were tried.
+        energy_spread: the same of the joules of these bests.
     """
 
     best: FoundMapping
@@ -111,6 +112,7 @@ class Search:
     finished: bool
     curve: tuple[tuple[int, float], ...] = ()
     spread: float = 1.0
+    energy_spread: float = 1.0
 
 
 @dataclass
@@ -322,7 +324,8 @@ def _raced(race: _Race, jobs: _Jobs, budget: int) -> Search:
                 "--search"
             )
         tried = jobs.run([(where, budget, i) for i, where in enumerate(spaces)])
-        return _joined(tried, objective, 1.0 if not jobs.interrupted else float("inf"))
+        known = float("inf") if jobs.interrupted else 1.0
+        return _joined(tried, objective, (known, known))
     race.most = min(max(int(budget * RACE) // ROUNDS // LEAST, 2), CHOICES)
     choices = race.first()
     ranked: list[Dropped] = choices
@@ -343,7 +346,7 @@ def _raced(race: _Race, jobs: _Jobs, budget: int) -> Search:
     spaces = race.spaces(ranked[:count])
     parts = [(spaces[i % len(spaces)], max(left // count, 1), i) for i in range(count)]
     beside = jobs.run(parts)
-    return _joined([*beside, *raced], objective, _spread(beside, objective))
+    return _joined([*beside, *raced], objective, _spreads(beside, objective))
 
 
 class _Race:
@@ -495,16 +498,21 @@ def _run(task: tuple) -> _Island:
     return run_island(*task)
 
 
-def _spread(islands: list[_Island], objective: str) -> float:
-    """Highest over lowest of what islands that searched side by side ended with (``Search.spread``)."""
+def _spreads(islands: list[_Island], objective: str) -> tuple[float, float]:
+    """Highest over lowest of what islands that searched side by side ended with (``Search.spread``), and of the
+    joules that it takes."""
     if objective == "pareto":  # islands weigh energy and cycles differently: their fronts compare by the product
-        bests = [float(np.log(min(row[0] * row[1] for row in island.front))) for island in islands if island.front]
+        rows = [min(island.front, key=lambda row: row[0] * row[1]) for island in islands if island.front]
+        bests, joules = [float(np.log(row[0] * row[1])) for row in rows], [row[1] for row in rows]
     else:
-        bests = [island.best[0] for island in islands if island.best is not None]
-    return float(np.exp(max(bests) - min(bests))) if len(bests) >= TELLING else float("inf")
+        found = [island.best for island in islands if island.best is not None]
+        bests, joules = [best[0] for best in found], [best[2] for best in found]
+    if len(bests) < TELLING:
+        return float("inf"), float("inf")
+    return float(np.exp(max(bests) - min(bests))), max(joules) / min(joules)
 
 
-def _joined(islands: list[_Island], objective: str, spread: float) -> Search:
+def _joined(islands: list[_Island], objective: str, spreads: tuple[float, float]) -> Search:
     """What islands found together."""
     bests = [island.best for island in islands if island.best is not None]
     proposed = sum(island.proposed for island in islands)
@@ -526,7 +534,7 @@ def _joined(islands: list[_Island], objective: str, spread: float) -> Search:
         best=best, front=tuple(FoundMapping(m, e, c) for c, e, m in front),
         evaluated=sum(island.evaluated for island in islands), proposed=proposed,
         finished=all(island.finished for island in islands), curve=tuple(islands[0].curve),
-        spread=spread,
+        spread=spreads[0], energy_spread=spreads[1],
     )  # fmt: skip
 
 

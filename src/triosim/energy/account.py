@@ -153,6 +153,8 @@ class ComputeEnergy:
         start, finish: when they ran, ticks.
         flop, cache, memory: of what they compute and move.
         static: static power of their device while they run.
+        searched: what a longer search for mappings of a design may change, in the sense of
+            :attr:`~triosim.kernels.estimate.OperatorJoules.open`, of all together.
     """
 
     rows: NDArray[np.int64]
@@ -162,6 +164,7 @@ class ComputeEnergy:
     cache: NDArray[np.int64]
     memory: NDArray[np.int64]
     static: NDArray[np.int64]
+    searched: float
 
     @cached_property
     def dynamic(self) -> NDArray[np.int64]:
@@ -236,7 +239,8 @@ class EnergyAccount:
     def _reckoned(self, cell: int) -> ComputeEnergy:
         assert self.draws is not None
         program, at = self.programs[self.lowered.program[cell]], self._at(cell)
-        draw = self.draws[self._model(cell)]
+        model = self._model(cell)
+        draw, known = self.draws[model], self.times[model].joules
         rows, clocked = program.rows(Op.COMPUTE), draw.clocked
         operator, seconds = program.operator[rows], program.seconds[rows]
         runs = (operator >= 0) & (program.what[rows] < 0)
@@ -252,7 +256,8 @@ class EnergyAccount:
             memory += np.rint(~runs * seconds * NANO * self._copying_w(draw)).astype(np.int64)
         start, finish = self.played.start[at][rows], self.played.finish[at][rows]
         static = np.rint((finish - start) * (draw.energy.static_w * _TICK_NJ)).astype(np.int64)
-        return ComputeEnergy(rows, start, finish, flop, cache, memory, static)
+        searched = float((known.open[operator] * part).sum()) * NANO if known is not None else 0.0
+        return ComputeEnergy(rows, start, finish, flop, cache, memory, static, searched)
 
     def joules(self, cell: int) -> NDArray[np.float64]:
         """Joules of each instruction of a cell in the whole run; zero for what does not compute, NaN if not known."""
@@ -276,6 +281,7 @@ class EnergyAccount:
         end = int(self.played.finish.max(initial=0))
         parts: dict[str, int] = {}
         operators = idle = waiting = 0
+        searched = 0.0
         by_cell = []
         for cell, count in enumerate(counts):
             draw, spent = self.draws[self._model(cell)], self.spent[cell]
@@ -291,6 +297,7 @@ class EnergyAccount:
             rest = round((end - spent.compute - spent.exposed_communication) * draw.energy.idle_w * _TICK_NJ)
             operators, idle, waiting = operators + own * count, idle + rest * count, waiting + only_moves * count
             by_cell.append(own + rest + only_moves)
+            searched += it.searched * count
         sent = self._sent_nj()
         fabric, hosts = self._watts_between(), self._watts_of_hosts()
         links = waiting + int(sent.sum()) + round(fabric * end * _TICK_NJ)
@@ -312,7 +319,7 @@ class EnergyAccount:
             per_sample_j=facility / self.samples if self.samples else None,
             per_token_j=facility / self.tokens if self.tokens else None,
             timed_j=self._joules(parts.get("static", 0) + idle + links - int(sent.sum()) + host),
-            interval_j=self._interval(parts, idle, waiting, links, host, node),
+            interval_j=self._interval(parts, idle, waiting, links, host, node, searched),
             parts_j={name: self._joules(amount) for name, amount in parts.items() if amount},
             devices=rows,
             curve=curve,
@@ -466,20 +473,23 @@ class EnergyAccount:
         return PowerCurve(tuple(times.tolist()), tuple(total.tolist())), peak
 
     def _interval(
-        self, parts: Mapping[str, int], idle: int, waiting: int, links: int, host: int, node: int
+        self, parts: Mapping[str, int], idle: int, waiting: int, links: int, host: int, node: int, searched: float
     ) -> tuple[float, float]:
-        """Ends of what the node takes: the constants of each kind err together, different kinds independently."""
+        """Ends of what the node takes: the constants of each kind err together, as do searches for mappings, different
+        kinds independently."""
         assert self.draws is not None
         widest = {
             name: max(draw.energy.spreads[name] for draw in self.draws.values())
             for name in ("static", "idle", "flop", "memory", "cache")
         }
         flop = sum(amount for name, amount in parts.items() if name.endswith("FLOP"))
+        moved = flop + parts.get("memory", 0) + parts.get("cache", 0)
         shares = (
             (parts.get("static", 0) + waiting, widest["static"]), (idle, widest["idle"]), (flop, widest["flop"]),
             (parts.get("memory", 0), widest["memory"]), (parts.get("cache", 0), widest["cache"]),
             (links - waiting, self.constants.get(LINK_SPREAD).spread if links > waiting else 0.0),
             (host, self.constants.get(HOST_SPREAD).spread if host else 0.0),
+            (moved, searched / moved if moved else 0.0),
         )  # fmt: skip
         above = np.sqrt(sum((amount * np.expm1(width)) ** 2 for amount, width in shares))
         below = np.sqrt(sum((amount * -np.expm1(-width)) ** 2 for amount, width in shares))

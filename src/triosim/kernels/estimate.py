@@ -53,15 +53,17 @@ class OperatorJoules:
         compute: of multiplications and of the vector unit.
         chip: of memories on the chip.
         memory: of the outermost memory.
+        open: joules times the natural logarithm of the factor by which a longer search for mappings may change them.
     """
 
     compute: NDArray[np.float64]
     chip: NDArray[np.float64]
     memory: NDArray[np.float64]
+    open: NDArray[np.float64]
 
     def take(self, rows: NDArray[np.int64]) -> OperatorJoules:
         """These rows."""
-        return OperatorJoules(self.compute[rows], self.chip[rows], self.memory[rows])
+        return OperatorJoules(self.compute[rows], self.chip[rows], self.memory[rows], self.open[rows])
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,8 @@ class LoopNestModel(OperatorModel):
             seconds = times * one.cycles / device.clock_hz
             to.seconds[call] += seconds
             to.open[call] += seconds * one.open
-            to.joules[:, call] += times * np.array([one.compute_j, one.chip_j, one.memory_j])
+            joules = one.compute_j, one.chip_j, one.memory_j, one.energy_j * one.open_j
+            to.joules[:, call] += times * np.array(joules)
             bound[one.binds == "compute"] += seconds
         to.limit[call] = Limit.COMPUTE if bound[True] >= bound[False] else Limit.MEMORY
 
@@ -158,12 +159,12 @@ class _DesignColumns:
     def __init__(self, count: int) -> None:
         self.seconds = np.zeros(count)
         self.open = np.zeros(count)  # seconds x half-width
-        self.joules = np.zeros((3, count))
+        self.joules = np.zeros((4, count))  # of OperatorJoules
         self.limit = np.full(count, Limit.UNKNOWN, np.int8)
 
     def done(self, nothing: NDArray[np.bool_]) -> None:
         """Operators that launch nothing take nothing."""
-        for column in (self.seconds, self.open, self.joules[0], self.joules[1], self.joules[2]):
+        for column in (self.seconds, self.open, *self.joules):
             column[nothing] = 0.0
         self.limit[nothing] = Limit.UNKNOWN
 
