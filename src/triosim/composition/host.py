@@ -284,6 +284,11 @@ def rank_by_rank(cost: HostCosts, axis: int, ranks: int) -> HostCosts:
     return replace(cost, listed=(axis, ranks * issue_seconds("eager")))
 
 
+def launched_once(cost: HostCosts, inside: NDArray[np.bool_]) -> HostCosts:
+    """The costs where operators (``inside``) are part of a later one's kernel."""
+    return cost if cost.mode in ("none", "recorded") else replace(cost, issue_s=np.where(inside, 0.0, cost.issue_s))
+
+
 def launched_one_by_one(cost: HostCosts, more: NDArray[np.float64]) -> HostCosts:
     """The costs where operators are further kernels, one for each expert, as of :func:`further_kernels`."""
     if cost.mode in ("none", "recorded", "graph") or not more.any():

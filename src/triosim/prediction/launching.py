@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from triosim.composition.captured import captured, counts_of_experts
-from triosim.composition.host import HostCosts, crowding, default_mode, host, launched_one_by_one, rank_by_rank
+from triosim.composition.host import (
+    HostCosts,
+    crowding,
+    default_mode,
+    host,
+    launched_once,
+    launched_one_by_one,
+    rank_by_rank,
+)
+from triosim.composition.pointwise import fused_kernels
 from triosim.partition.resolve import rules_of
 from triosim.prediction.priced_job import PricedJob, kernels_of_experts
 from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE
@@ -50,6 +59,8 @@ def _of_stack(job: PricedJob, costs: HostCosts, chunks: int) -> HostCosts:
     costs = replace(costs, blocking=stack.blocking_launches)
     if costs.mode == "graph":
         return costs
+    if stack.fused_pointwise:
+        costs = launched_once(costs, fused_kernels(trace).inside)
     costs = captured(trace, costs, stack.graphs)
     if stack.expert_counts == COUNTED_BY_HOST and not any(rule.pads_experts for rule in rules_of(plan, job.named)):
         costs = replace(costs, read=counts_of_experts(trace))

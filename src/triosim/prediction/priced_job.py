@@ -36,7 +36,7 @@ from triosim.partition.rule import Rule
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
-from triosim.prediction.pricing import priced
+from triosim.prediction.pricing import in_fused_kernels, priced
 from triosim.stacks import ASSUMED, NEEDED, ONE_BY_ONE
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
@@ -160,6 +160,8 @@ def price_job(
     }
     residual = _residual(fidelity)
     each_run = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
+    if named and stack.fused_pointwise:
+        each_run = {m: in_fused_kernels(times, jobs[m], fidelity) for m, times in each_run.items()}
     if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
         more = kernels_of_experts(step.trace, plan)
         each_run = {

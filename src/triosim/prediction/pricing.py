@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.composition.pointwise import fused_kernels
 from triosim.core.caching import kept
 from triosim.fidelity import Fidelity
-from triosim.kernels.estimate import Estimates
+from triosim.kernels.estimate import Estimates, OperatorJoules
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.kernels.sustained import sustained
@@ -52,6 +53,36 @@ def priced_rows(job: PricingJob, fidelity: Fidelity, rows: NDArray[np.int64]) ->
     return _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
 
 
+def in_fused_kernels(times: Estimates, job: PricingJob, fidelity: Fidelity) -> Estimates:
+    """Operator times where chains of elementwise operators are one kernel each, whose time its last operator takes.
+
+    Args:
+        times: of the operators by themselves.
+        job, fidelity: as of :func:`priced`.
+
+    Raises:
+        InputError: as of :func:`priced`.
+    """
+    kernels = fused_kernels(job.trace)
+    if not kernels.rows.size:
+        return times
+    own = _lasting(replace(job, trace=kernels.trace, recorded=kernels.trace), fidelity)
+    seconds, joules = times.seconds.copy(), times.joules
+    seconds[kernels.inside] = 0.0
+    seconds[kernels.rows] = own.seconds
+    columns: dict[str, Any] = {"seconds": seconds}
+    for name in ("spread", "source", "limit"):
+        columns[name] = getattr(times, name).copy()
+        columns[name][kernels.rows] = getattr(own, name)
+    if joules is not None and own.joules is not None:
+        each = {field.name: getattr(joules, field.name).copy() for field in fields(joules)}
+        for name, column in each.items():
+            column[kernels.inside] = 0.0
+            column[kernels.rows] = getattr(own.joules, name)
+        joules = OperatorJoules(**each)
+    return replace(times, **columns, joules=joules)
+
+
 @kept(32)
 def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortStepSource) -> Estimates:
     """Operator times of the long step from those of the short one; what spans all blocks is priced by itself."""
@@ -67,6 +98,6 @@ def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortStepSource) ->
         for name in names:
             columns[name][rows] = getattr(own, name)
         if joules is not None and own.joules is not None:
-            for name in ("compute", "chip", "memory"):
+            for name in (field.name for field in fields(joules)):
                 getattr(joules, name)[rows] = getattr(own.joules, name)
     return replace(few, **columns, joules=joules)

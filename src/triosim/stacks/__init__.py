@@ -76,6 +76,8 @@ class Stack:
         swiglu: the same of SwiGLU.
         stored_gate: type in which one SwiGLU kernel keeps what it read for its backward (:data:`STORED`), copied in the
             forward and back in the backward; ``""`` keeps it as it is.
+        fused_pointwise: whether chains of elementwise operators, casts and the norm of their rows are one kernel each
+            (:mod:`triosim.composition.pointwise`).
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
@@ -136,6 +138,7 @@ class Stack:
     loss: str = ""
     swiglu: str = ""
     stored_gate: str = ""
+    fused_pointwise: bool = False
     host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"

@@ -1,0 +1,100 @@
+"""Chains of elementwise operators that become one kernel: what may be in one, what it moves, and what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import triosim
+from triosim.composition.pointwise import LONGEST, FusedKernels, fused_kernels
+from triosim.operators import canonical, kind
+from triosim.stacks import load
+from triosim.trace.tables import Trace
+
+TINY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+MODELS = {
+    "llama, composed": ("llama-3-8b", {**TINY, "num_key_value_heads": 2}, {"norms": "composed"}),
+    "llama, fused": ("llama-3-8b", {**TINY, "num_key_value_heads": 2}, {"fused": True}),
+    "gpt": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128}, {}),
+    "bert": ("bert-base", {**TINY, "max_position_embeddings": 64}, {}),
+}
+
+
+def _trace(name: str, training: bool = True) -> Trace:
+    model, sizes, kernels = MODELS[name]
+    return triosim.model(
+        model, batch_size=2, sequence_length=32, configuration=sizes, training=training, **kernels
+    )  # fmt: skip
+
+
+def _chains(found: FusedKernels) -> list[list[int]]:
+    """Operators of each kernel."""
+    return [np.flatnonzero(found.last == last).tolist() for last in found.rows.tolist()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [True, False])
+def test_nothing_reads_a_chain_before_it_has_ended(name: str, training: bool) -> None:
+    trace = _trace(name, training)
+    found = fused_kernels(trace)
+    operators, storage = trace.operators, trace.values.storage
+    assert found.rows.size
+    chains = _chains(found)
+    readers: dict[int, list[int]] = {}
+    for row in np.flatnonzero(~operators.view).tolist():
+        for value in operators.inputs[row]:
+            readers.setdefault(int(storage[value]), []).append(row)
+    for chain in chains:
+        assert 2 <= len(chain) <= LONGEST
+        assert len({int(operators.phase[row]) for row in chain}) == 1
+        assert sum(kind(operators.name[row]) == "normalization" for row in chain) <= 1
+        for row in chain:
+            for value in operators.outputs[row]:
+                outside = [reader for reader in readers.get(int(storage[value]), ()) if reader not in chain]
+                assert all(reader > chain[-1] for reader in outside)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_kernel_moves_what_its_chain_reads_from_outside_and_others_read_of_it(name: str) -> None:
+    trace = _trace(name)
+    found = fused_kernels(trace)
+    size, storage, operators = trace.values.bytes(), trace.values.storage, trace.operators
+    for chain, moved in zip(_chains(found), found.trace.operators.bytes.tolist(), strict=True):
+        within = {int(storage[value]) for row in chain for value in operators.outputs[row]}
+        read = {value for row in chain for value in operators.inputs[row].tolist() if int(storage[value]) not in within}
+        assert moved >= sum(int(size[value]) for value in read)
+        assert moved < sum(float(operators.bytes[row]) for row in chain)
+
+
+def test_a_composed_norm_is_one_kernel_that_reads_its_input_once() -> None:
+    """To float32, squares, mean, root, products: the mean of rows is of other elements and ends a chain."""
+    trace = _trace("llama, composed", training=False)
+    found = fused_kernels(trace)
+    names = [[canonical(trace.operators.name[row])[0] for row in chain] for chain in _chains(found)]
+    assert ["mul", "_to_copy", "mul"] in names  # by the root, back to 16 bits, by the weight
+
+
+@pytest.mark.parametrize("stack", ["torch-compile", "torchtitan-compile"])
+def test_chains_take_less_time_and_fewer_launches(stack: str) -> None:
+    compiled = load(stack)
+    apart = replace(compiled, fused_pointwise=False)
+    trace = triosim.model("gpt2", batch_size=4, **compiled.model_options)
+    one, other = (
+        triosim.simulate(trace, triosim.system("dgx-h100"), triosim.Plan(dp=8, stack=own)).iteration_time_s
+        for own in (compiled, apart)
+    )
+    assert 0.85 * other < one < other
+
+
+def test_a_recorded_trace_has_what_ran(tmp_path) -> None:
+    """Nothing is fused a second time in what is no model by name."""
+    trace = replace(_trace("gpt"), meta=replace(_trace("gpt").meta, made_by="recorder"))
+    results = [
+        triosim.simulate(
+            trace, triosim.system("dgx-h100"), triosim.Plan(dp=8, stack=own), triosim.Fidelity(host="compiled")
+        )
+        for own in (load("torch-compile"), replace(load("torch-compile"), fused_pointwise=False))
+    ]
+    assert results[0].iteration_time_s == results[1].iteration_time_s
