@@ -24,6 +24,7 @@ from triosim.core.dataclass import dataclass
 from triosim.operators import canonical, kind
 from triosim.trace.calls import only
 from triosim.trace.tables import NONE, Phase, Trace
+from triosim.transform.quantization import CASTS
 
 LONGEST = 64
 """Operators of a kernel at most (``max_fusion_size`` of ``torch/_inductor/config.py``)."""
@@ -123,12 +124,14 @@ def _chains(trace: Trace) -> list[list[int]]:
 
 
 def _takes(name: str) -> str:
-    """``"norm"``, ``"map"``, ``"cat"``, or ``""`` for what is no part of a chain; in-place sums are of the autograd
-    engine.  Parts that are put together are made in the loop of the whole (``pointwise_cat`` of
-    ``torch/_inductor/lowering.py``)."""
+    """``"norm"``, ``"map"``, ``"cat"``, or ``""`` for what is no part of a chain.
+
+    In-place sums are of the autograd engine, and casts to 8 bits say themselves what they read.  Parts that are put
+    together are made in the loop of the whole (``pointwise_cat`` of ``torch/_inductor/lowering.py``).
+    """
     short, backward = canonical(name)
     own = kind(name)
-    if name.endswith("_"):
+    if name.endswith("_") or name in CASTS:
         return ""
     if own == "normalization":
         return "norm" if short in _NORMS and not backward else ""
