@@ -59,7 +59,7 @@ class Elementwise(Kind):
         quantize_per_tensor quantize_per_channel dequantize fake_quantize_per_tensor_affine
         fake_quantize_per_channel_affine fake_quantize_per_tensor_affine_cachemask
         view_as_real_copy
-        quantize compute_amax: self
+        quantize compute_amax rescale: self
         dequantize_4bit: absmax self
         swiglu clamped_swiglu: gate up weight
         squared_relu: gate weight

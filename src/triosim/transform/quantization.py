@@ -46,6 +46,8 @@ QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 """The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
 8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
+RESCALE = "torchao::rescale"
+"""What a product without scales has made times those of its rows and columns, by a kernel of its own."""
 PADDING, UNPADDING = "transformer_engine::fused_multi_row_padding", "transformer_engine::fused_multi_row_unpadding"
 """Rows copied so that those of each expert are a multiple of 16 or more, and back (Megatron-Core's ``TEGroupedMLP``:
 ``Fp8Padding`` and ``Fp8Unpadding`` of Transformer Engine)."""
@@ -64,6 +66,9 @@ class QuantizationRecipe:
         whole: whether a tensor has one scale.
         apart: whether scales are of whole rows, so that the copy along the columns has other scales: a kernel makes
             each from the 16-bit tensor, the second in the backward, after one that looks for each column's maximum.
+            Those of the backward add up in float32, for which PyTorch's kernel with scales of rows is so slow that
+            torchao multiplies without scales and rescales the product (``torchao/float8/float8_ops.py``,
+            github.com/pytorch/ao/issues/2184); experts' products have no such way around.
     """
 
     dtype: str
@@ -292,7 +297,10 @@ class _QuantizedStep:
                 later,
                 {v: self._quantised(later, v, not of_weight or self.edit.storage[v] in weight) for v in operands},
             )
-            self._by_rows(later)
+            if self.recipe.apart and kind(self.trace.operators.name[later]) != "experts":
+                self._rescaled(later)
+            else:
+                self._by_rows(later)
 
     def pad_rows_of_experts(self) -> None:
         """Put copies between quantised products of experts and what sorts rows by expert."""
@@ -319,6 +327,11 @@ class _QuantizedStep:
                 made = edit.like(value)
                 edit.before(row, UNPADDING, {"self": value}, [made])
                 edit.reads(row, {value: made})
+
+    def _rescaled(self, row: int) -> None:
+        """Rescale what a product has made.  It is done in place; a new value stands for what is written."""
+        made = int(self.trace.operators.outputs[row][0])
+        self.edit.after(row, RESCALE, {"self": made}, [self.edit.like(made)])
 
     def _by_rows(self, row: int) -> None:
         """Says of a product that its scales are those of rows, where they are: other kernels multiply then."""
