@@ -38,6 +38,8 @@ STACKS = {
     "KempnerForge weak scaling": "torchtitan", "DeepSpeed on A800": "deepspeed-transformers",
     "nanotron bench_cluster": "nanotron", "tprimat, Primus (Megatron-LM)": "megatron-core",
     "tprimat, NeMo 25.03": "nemo", "Intel Gaudi 2 model performance": "megatron-gaudi",
+    "torchtitan on H200 2025": "torchtitan", "KempnerForge 175B": "torchtitan",
+    "ATorch Llama 2, FSDP": "deepspeed-transformers", "ATorch Llama 2, DeepSpeed 3D": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
 OLD = {
