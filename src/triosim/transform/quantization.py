@@ -37,7 +37,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.hardware.accelerator import Accelerator
-from triosim.operators import ROWS, SCALES, canonical, kind
+from triosim.operators import ROWS, SCALES, TURNED, canonical, kind
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -386,7 +386,8 @@ class _QuantizedStep:
                 edit.before(row, maximum, {"self": base}, [], phase=self._phase(row))
             single = self.single or edit.storage[base] in self._lasting
             made = [self._like(base)] if single else [self._like(base), self._like(base)]
-            edit.before(row, quantize, {"self": base}, made, phase=self._phase(row))
+            turned = {TURNED: True} if apart and columns else None
+            edit.before(row, quantize, {"self": base}, made, phase=self._phase(row), args=turned)
             self._known[key] = _QuantizedCopies(made[0], made[-1])
             self.casts += 1
         return self._known[key]
