@@ -244,7 +244,8 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; Megatron-Bridge says in
     recipes (:func:`validation.data.bridge.facts`); torchtitan of December 2024 left its loss out of what it compiled
     (``train.py``: "compiling loss function causes CUDA errors"); KempnerForge leaves attention to PyTorch 2.11
-    (``uv.lock``), which takes cuDNN's on Hopper (github.com/huggingface/transformers/pull/48163; read after the first
+    (``uv.lock``), which takes cuDNN's on Hopper (github.com/huggingface/transformers/pull/48163), and puts the whole
+    model in bfloat16 before it makes the optimizer (``kempnerforge/distributed/parallel.py``; both read after the first
     predictions)."""
     if "mode PURE" in line["notes"]:
         return {"reduce": "gradient"}
@@ -255,7 +256,7 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     if line["source"] == "JAX-Toolbox Pax":
         return {"attention": "unfused"}
     if "Kempner" in line["source"]:
-        return {"attention": "cudnn"}
+        return {"attention": "cudnn", "masters": False}
     if line["source"].startswith("IBM"):
         return FMS
     if "Bridge" in line["source"]:
