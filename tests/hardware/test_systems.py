@@ -58,9 +58,11 @@ def test_mi300x_has_one_link_for_each_pair():
     assert {e.link.bandwidth for e in rows} == {64e9 * 0.68}
 
 
-def test_four_gpu_board_shares_twelve_links_among_three_neighbours():
-    rows = [e for e in edges_of(ready("hgx-a100-4")) if e.tier == Tier.SCALE_UP]
-    assert {e.link.bandwidth for e in rows} == {4 * 25e9 * 0.8}
+@pytest.mark.parametrize(("name", "links"), [("hgx-a100-4", 4), ("hgx-h100-4", 6), ("hgx-h200-4", 6)])
+def test_four_gpu_boards_share_links_among_three_neighbours(name: str, links: int):
+    rows = [e for e in edges_of(ready(name)) if e.tier == Tier.SCALE_UP]
+    assert len(rows) == 12
+    assert {e.link.bandwidth for e in rows} == {links * 25e9 * 0.8}
 
 
 def test_tpu_links_are_those_of_the_datasheet():

@@ -114,7 +114,7 @@ def test_the_command_line_takes_it_with_its_options(rule: str) -> None:
     ("asked", "options", "words"),
     [
         (("sequenze",), {}, "sequenze"),
-        (("sequence",), {"regathers": "off"}, "none of sequence: those are regather"),
+        (("sequence",), {"regathers": "off"}, "none of sequence: those are joint, regather"),
         (("sequence",), {"regather": "maybe"}, "must be on or off, got 'maybe'"),
         ((), {"regather": "off"}, "they take none"),
         (("nowhere.py",), {}, "nowhere.py: no such file"),

@@ -107,7 +107,7 @@ class _SentWithin(_Sent):
         return super().__exit__(*error)
 
 
-def _torch_sends(size: int) -> list[tuple[bool, str, int]]:
+def _torch_sends(size: int, joint: bool = True) -> list[tuple[bool, str, int]]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -125,9 +125,10 @@ def _torch_sends(size: int) -> list[tuple[bool, str, int]]:
         mesh = init_device_mesh("cpu", (size,))
         model = Llama(HEADS // size)
         whole = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-        column, row = ColwiseParallel(), RowwiseParallel(output_layouts=Shard(1))
+        column = ColwiseParallel() if joint else ColwiseParallel(input_layouts=Shard(1))
+        row = RowwiseParallel(output_layouts=Shard(1))
         plan = {f"attention.{name}": column for name in ("wq", "wk", "wv")} | {"ffn.w1": column, "ffn.w3": column}
-        plan |= {"attention.wo": row, "ffn.w2": row, "attention": whole, "ffn": whole}
+        plan |= {"attention.wo": row, "ffn.w2": row} | ({"attention": whole, "ffn": whole} if joint else {})
         plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
         for block in model.blocks:
             parallelize_module(block, mesh, plan)
@@ -178,6 +179,17 @@ def test_it_sends_what_torch_sends(recorded: Trace, size: int) -> None:
     assert len(expected) == 23
     found = _sent(_divided(recorded, size, Sequence(regather=False)))
     assert found == expected
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_layers_that_are_each_given_a_divided_input_scatter_its_gradient_one_by_one(recorded: Trace, size: int) -> None:
+    """Torch gathers one by one too, unless it compiles: equal gathers of a graph are one."""
+    expected = [sent for sent in _torch_sends(size, joint=False) if sent[1] == "reduce_scatter"]
+    found = _sent(_divided(recorded, size, Sequence(regather=False, joint=False)))
+    assert [sent for sent in found if sent[1] == "reduce_scatter"] == expected
+    assert len(expected) == 1 + 2 * LAYERS + 5 * LAYERS + 1  # embedding, products by row; those by column; the last
+    together = _sent(_divided(recorded, size, Sequence(regather=False)))
+    assert [sent for sent in found if sent[1] == "all_gather"] == [s for s in together if s[1] == "all_gather"]
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -15,6 +15,7 @@ from triosim.core.errors import InputError, PlanError
 from triosim.hardware import catalog
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
+from triosim.kernels.work.gemm import scaled_by_rows
 from triosim.operators import canonical
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.inference import forward_only
@@ -24,6 +25,7 @@ from triosim.transform.quantization import (
     PADDING,
     QUANTIZE,
     RECIPES,
+    RESCALE,
     UNPADDING,
     check,
     quantized,
@@ -168,6 +170,25 @@ def test_scales_of_whole_rows_need_a_kernel_for_each_copy_and_columns_one_that_l
     assert set(made.operators.phase[looked].tolist()) == {int(Phase.BACKWARD)}
     weights = int((shares(made, 8, sharded=False) < 1).sum())
     assert weights == (7 + 2 * 7) * LAYERS
+
+
+def test_products_of_the_backward_with_scales_of_rows_are_rescaled_by_a_kernel() -> None:
+    made = quantized(llama(), "fp8-row")
+    own = np.array([row for row, _, types in products(made) if types[0] == RECIPES["fp8-row"].dtype])
+    backward = made.operators.phase[own] == Phase.BACKWARD
+    assert (scaled_by_rows(made, own) == ~backward).all()
+    rescaled = [row for row, name in enumerate(made.operators.name) if name == RESCALE]
+    of = [int(made.operators.inputs[row][0]) for row in rescaled]
+    assert sorted(of) == sorted(int(made.operators.outputs[row][0]) for row in own[backward])
+
+
+def test_rescaled_summands_are_added_up_after_it() -> None:
+    plan = Plan(tp=2, parallelism=["sequence"], quantize="fp8-row", idle_ok=True)
+    sent = []
+    for which in ("fp8-row", "none"):
+        found = simulate(llama(), system("hgx-b200"), plan.replaced(quantize=which))
+        sent.append({(c.kind, c.bytes): c.count for c in found.collectives})
+    assert sent[0] == sent[1]
 
 
 def test_what_is_cast_by_rows_is_gathered_in_16_bits_before() -> None:

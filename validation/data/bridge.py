@@ -30,7 +30,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-ADAPTERS = "16,targets=q_proj+k_proj+v_proj"
+ADAPTERS = "16,targets=qkv_proj"
 """Of the rows of LoRA: ``target_modules = ["linear_qkv"]``; the rank is that of the recipe for 405B."""
 FUSED_SINCE = 26.06
 """Release from which on DeepSeek-V3 and Kimi-K2 in MXFP8 keep all on GB300."""

@@ -38,6 +38,8 @@ STACKS = {
     "KempnerForge weak scaling": "torchtitan", "DeepSpeed on A800": "deepspeed-transformers",
     "nanotron bench_cluster": "nanotron", "tprimat, Primus (Megatron-LM)": "megatron-core",
     "tprimat, NeMo 25.03": "nemo", "Intel Gaudi 2 model performance": "megatron-gaudi",
+    "torchtitan on H200 2025": "torchtitan", "KempnerForge 175B": "torchtitan",
+    "ATorch Llama 2, FSDP": "deepspeed-transformers", "ATorch Llama 2, DeepSpeed 3D": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
 OLD = {
@@ -86,8 +88,10 @@ KEMPNER = {
     "*.q_proj": "colwise", "*.k_proj": "colwise", "*.v_proj": "colwise", "*.o_proj": "rowwise", "lm_head": "gather",
     "*.gate_proj": "colwise", "*.up_proj": "colwise", "*.down_proj": "rowwise", "model.embed_tokens": "replicate",
 }  # fmt: skip
-"""Tensor parallelism of KempnerForge: logits are replicated (``kempnerforge/distributed/tensor_parallel.py``);
-read after the first predictions."""
+"""Tensor parallelism of KempnerForge: logits are replicated, and each layer by column is given the divided input by
+itself, so that each scatters its input gradient (``kempnerforge/distributed/tensor_parallel.py``; a profile beside it
+counts 8 reduce-scatters a block and micro-batch, ``benchmarks/profiling/13b_24gpu_profiling.md``, of which 5 are the
+backward's); gathers of one input are one in a compiled graph.  Read after the first predictions."""
 POLICIES = {
     "minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators",
     "save_dot_with_context_except_mlp": "operators",
@@ -240,7 +244,8 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; Megatron-Bridge says in
     recipes (:func:`validation.data.bridge.facts`); torchtitan of December 2024 left its loss out of what it compiled
     (``train.py``: "compiling loss function causes CUDA errors"); KempnerForge leaves attention to PyTorch 2.11
-    (``uv.lock``), which takes cuDNN's on Hopper (github.com/huggingface/transformers/pull/48163; read after the first
+    (``uv.lock``), which takes cuDNN's on Hopper (github.com/huggingface/transformers/pull/48163), and puts the whole
+    model in bfloat16 before it makes the optimizer (``kempnerforge/distributed/parallel.py``; both read after the first
     predictions)."""
     if "mode PURE" in line["notes"]:
         return {"reduce": "gradient"}
@@ -251,7 +256,7 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     if line["source"] == "JAX-Toolbox Pax":
         return {"attention": "unfused"}
     if "Kempner" in line["source"]:
-        return {"attention": "cudnn"}
+        return {"attention": "cudnn", "masters": False}
     if line["source"].startswith("IBM"):
         return FMS
     if "Bridge" in line["source"]:
@@ -419,6 +424,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
             plan["parallelism_options"] = {"regather": False}
         if "Kempner" in line["source"]:
             plan["tp_plan"] = KEMPNER
+            plan["parallelism_options"] |= {"joint": False}
         bridged = "Bridge" in line["source"] and bridge.overlaps_tensor(line)
         if bridged or re.search("async ?TP", line["overlap"], re.I):
             plan["parallelism"] += ["async-tp"]
@@ -483,7 +489,7 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     like = SYSTEMS.get(gpu, "hgx-h100")
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
     if int(line["gpus_per_node"] or 8) == 4 and like == "hgx-h200":
-        found["count"] = 4
+        found["like"] = "hgx-h200-4"  # no NVSwitch (looked up after the first predictions)
     if gpu not in SYSTEMS:
         found["model"] = "H100-SXM5-96GB-HBM2e"
     if like.endswith("nvl72") and devices > RACK and devices % USED_OF_RACK == 0:

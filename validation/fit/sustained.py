@@ -62,7 +62,7 @@ EVEN = {
 """By generation of matrix units, dense models in 8 bits that are predicted in seconds: Megatron-Bridge's on H100, GB200
 and GB300, a long sequence of NeMo's, and recipes of DGX Cloud (``P``: ``validation/data/published.csv``).
 Megatron-Bridge's even row of a B200 is left out: whether attention ran in 8 bits there is not said."""
-GRID = {"narrowing": (1.0, 1.2, 1.6), "attention": (1.0, 0.7)}
+GRID = {"narrowing": (0.6, 0.8, 1.0, 1.2, 1.6), "attention": (1.0, 0.7)}
 """Numbers that are tried, those with more joules first."""
 AS_GOOD = 0.005
 """Mean errors that differ by no more are as good."""

@@ -29,7 +29,7 @@ from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, 
 from triosim.trace.symbols import in_matrix, relocate
 from triosim.trace.tables import ITEM_BYTES, NONE, Category, Phase
 
-_CARRIES_PARTIAL = ("clone", "detach", "alias", "contiguous", "to", "_to_copy")
+_CARRIES_PARTIAL = ("clone", "detach", "alias", "contiguous", "to", "_to_copy", "rescale")
 LONGEST_CHAIN = 8
 """Operators from the last product of an expert to the sum over a token's experts, at most."""
 ROW_REDUCTION_BYTES = 4

@@ -71,6 +71,8 @@ class Stack:
         joined_products: queries, keys and values are made by one product, and so are gate and up.
         repeated_heads: keys and values of grouped heads are copied for each head of queries before an attention that
             could read them as they are.
+        masters: the optimizer updates float32 copies of 16-bit parameters; otherwise these themselves, with states in
+            their type.
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
@@ -134,6 +136,7 @@ class Stack:
     copied_heads: bool = False
     repeated_heads: bool = False
     joined_products: bool = False
+    masters: bool = True
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
@@ -175,7 +178,7 @@ class Stack:
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
-            "repeated_heads": self.repeated_heads, "joined_products": self.joined_products,
+            "repeated_heads": self.repeated_heads, "joined_products": self.joined_products, "masters": self.masters,
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:
@@ -205,6 +208,7 @@ class Stack:
         waits += f"; SwiGLU's input kept in {self.stored_gate}" if self.stored_gate else ""
         waits += f"; {self.graphs} of each block launched as a graph" if self.graphs else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
+        waits += "" if self.masters else "; 16-bit parameters updated without float32 copies"
         waits += "" if self.stages == BALANCED else f"; stages of equally many blocks ({self.stages})"
         added = f"gradients added up in {self.gradients}{reduced}{after}{clipped}"
         return f"stack {self.name}: {self.about}; {added}{waits}"

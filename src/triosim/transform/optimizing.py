@@ -167,9 +167,12 @@ def append(
         how: which optimizer.
         names, weights, gradients: of the parameters.
         fused: as fused kernels.
-        masters: keep a float32 copy of each parameter, which is updated and then copied into it.
+        masters: keep a float32 copy of each parameter, which is updated and then copied into it; otherwise states are
+            in the parameter's own type, as ``torch.optim`` makes them (``zeros_like``).
     """
     own = [how.states(name, w.shape) for name, w in zip(names, weights, strict=True)]
+    if not masters:
+        own = [_in_type(states, w.dtype) for states, w in zip(own, weights, strict=True)]
     kinds = dict.fromkeys(name for one in own for name in one)
     copies = [_state(step, (w.shape, "float32"), w) for w in weights] if masters else list(weights)
     states = {
@@ -185,6 +188,11 @@ def append(
         how.update(step, group)
     if masters:  # the copy overwrites the weights without reading them
         operator(step, "aten::_foreach_copy_", {"src": group.masters}, [step.overwritten(w) for w in weights])
+
+
+def _in_type(states: Mapping[str, State], dtype: str) -> dict[str, State]:
+    """States of a parameter in its type where they would be in float32."""
+    return {kind: (shape, dtype if own == "float32" else own) for kind, (shape, own) in states.items()}
 
 
 def _state(step: StepBuilder, state: State, weight: Any) -> Any:

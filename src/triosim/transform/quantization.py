@@ -37,7 +37,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.hardware.accelerator import Accelerator
-from triosim.operators import ROWS, SCALES, canonical, kind
+from triosim.operators import ROWS, SCALES, TURNED, canonical, kind
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -46,6 +46,8 @@ QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 """The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
 8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
+RESCALE = "torchao::rescale"
+"""What a product without scales has made times those of its rows and columns, by a kernel of its own."""
 PADDING, UNPADDING = "transformer_engine::fused_multi_row_padding", "transformer_engine::fused_multi_row_unpadding"
 """Rows copied so that those of each expert are a multiple of 16 or more, and back (Megatron-Core's ``TEGroupedMLP``:
 ``Fp8Padding`` and ``Fp8Unpadding`` of Transformer Engine)."""
@@ -64,6 +66,9 @@ class QuantizationRecipe:
         whole: whether a tensor has one scale.
         apart: whether scales are of whole rows, so that the copy along the columns has other scales: a kernel makes
             each from the 16-bit tensor, the second in the backward, after one that looks for each column's maximum.
+            Those of the backward add up in float32, for which PyTorch's kernel with scales of rows is so slow that
+            torchao multiplies without scales and rescales the product (``torchao/float8/float8_ops.py``,
+            github.com/pytorch/ao/issues/2184); experts' products have no such way around.
     """
 
     dtype: str
@@ -292,7 +297,10 @@ class _QuantizedStep:
                 later,
                 {v: self._quantised(later, v, not of_weight or self.edit.storage[v] in weight) for v in operands},
             )
-            self._by_rows(later)
+            if self.recipe.apart and kind(self.trace.operators.name[later]) != "experts":
+                self._rescaled(later)
+            else:
+                self._by_rows(later)
 
     def pad_rows_of_experts(self) -> None:
         """Put copies between quantised products of experts and what sorts rows by expert."""
@@ -319,6 +327,11 @@ class _QuantizedStep:
                 made = edit.like(value)
                 edit.before(row, UNPADDING, {"self": value}, [made])
                 edit.reads(row, {value: made})
+
+    def _rescaled(self, row: int) -> None:
+        """Rescale what a product has made.  It is done in place; a new value stands for what is written."""
+        made = int(self.trace.operators.outputs[row][0])
+        self.edit.after(row, RESCALE, {"self": made}, [self.edit.like(made)])
 
     def _by_rows(self, row: int) -> None:
         """Says of a product that its scales are those of rows, where they are: other kernels multiply then."""
@@ -373,7 +386,8 @@ class _QuantizedStep:
                 edit.before(row, maximum, {"self": base}, [], phase=self._phase(row))
             single = self.single or edit.storage[base] in self._lasting
             made = [self._like(base)] if single else [self._like(base), self._like(base)]
-            edit.before(row, quantize, {"self": base}, made, phase=self._phase(row))
+            turned = {TURNED: True} if apart and columns else None
+            edit.before(row, quantize, {"self": base}, made, phase=self._phase(row), args=turned)
             self._known[key] = _QuantizedCopies(made[0], made[-1])
             self.casts += 1
         return self._known[key]

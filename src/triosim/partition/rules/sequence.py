@@ -29,11 +29,15 @@ class Sequence(Rule):
     Attributes:
         regather: gather a layer's input again in the backward, as Megatron does (section 4.2.2); otherwise what the
             forward gathered is kept, as PyTorch does.
+        joint: add the input gradients of layers that share an input before they are scattered, as Megatron and
+            PyTorch's ``PrepareModuleInput`` do; otherwise each is scattered by itself, as where every
+            ``ColwiseParallel`` has ``input_layouts=Shard(1)``.  Gathers of one input are one, as in a compiled graph.
     """
 
     needs_ranks: ClassVar[bool] = True
 
     regather: bool = True
+    joint: bool = True
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """The Shard of every activation that has the sequence.
@@ -65,8 +69,7 @@ class Sequence(Rule):
             for value, shards in enumerate(found)
             if shards and facts.category[value] not in PERSISTENT and shards[0].size % placing.size == 0
         }
-        # What layers share is gathered once, so their input gradients are added before they are scattered.
-        return replace(placing, resting=resting, regathers=self.regather, at_boundaries=False)
+        return replace(placing, resting=resting, regathers=self.regather, at_boundaries=not self.joint)
 
 
 def sequence_of(facts: Facts, length: int) -> dict[int, Shard]:

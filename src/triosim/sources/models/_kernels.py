@@ -30,6 +30,8 @@ class LayerKernels:
         repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
         joined_products: queries, keys and values are made by one product, and so are gate and up, whatever the
             implementation does that a family is named after.
+        masters: the optimizer updates float32 copies of 16-bit parameters; otherwise these themselves, with states in
+            their type.
     """
 
     fused: bool = False
@@ -43,6 +45,7 @@ class LayerKernels:
     copied_heads: bool = False
     repeated_heads: bool = False
     joined_products: bool = False
+    masters: bool = True
 
     def check(self) -> None:
         """Refuse a kernel that nobody knows.

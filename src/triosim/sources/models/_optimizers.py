@@ -19,13 +19,14 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
 
     Parameters in a 16-bit type keep a float32 master copy beside the optimizer's float32 states: 16 bytes per parameter
     with AdamW (2 weight, 2 gradient, 4 master, 4 + 4 moments), as in ZeRO (Rajbhandari et al., arXiv:1910.02054,
-    section 3.1).
+    section 3.1).  Where ``net.kernels.masters`` is off they keep states in their own type, 8 bytes: so does PyTorch's
+    optimizer of a model that was put in 16 bits.
 
     Args:
         net: the step after its backward.
         optimizer: one of :data:`~triosim.transform.optimizing.OPTIMIZERS`, perhaps with options.
         fused: one fused operator instead of the list of ``_foreach`` ones; None means PyTorch's default (not fused) for
-            float32 parameters and, as large-model frameworks do, fused where there are master copies, because the
+            float32 parameters and, as large-model frameworks do, fused where parameters have 16 bits, because the
             list would need float32 copies of all gradients at once; it also follows ``net.kernels.fused``.
     """
     how = optimizer_of(optimizer)
@@ -41,7 +42,7 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
             names, weights = [name for name, _ in own], [w for _, w in own]
             gradients = [w.grad for w in weights]
             at_once = bool(fused or (fused is None and (mixed or net.kernels.fused)))
-            append(net, how, names, weights, gradients, at_once, mixed)
+            append(net, how, names, weights, gradients, at_once, mixed and net.kernels.masters)
 
 
 def _descend(net: Net, table: Tensor, gradient: Tensor, rows: Tensor) -> None:
