@@ -21,6 +21,7 @@ from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
+from triosim.serving.policy import engine_on
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked, refuse_idle
 from triosim.serving.pool_times import device_of, step_times
@@ -83,7 +84,7 @@ class OneRequest:
         return {
             "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": device.name,
             "accelerators": [costed(device)],
-            "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
+            "plan": {"engine": own.engine, "tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
                      "host": own.host, "power_cap_w": own.power_cap_w, "clock_hz": own.clock_hz},
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s,
@@ -104,7 +105,7 @@ def one_request(
     """Predict it.
 
     Args:
-        pool: of one replica; engine and router are not looked at.
+        pool: of one replica, whose engine's kernels and host serve the request.
         prompt, output: tokens, at least 1.
         batch: equal requests that run together.
         context: tokens in the cache before the prompt.
@@ -129,7 +130,8 @@ def one_request(
             f"{whole} tokens of context, prompt and output are more than the {longest} that {own.model} was made for: "
             "give fewer"
         )
-    times = step_times(own, model)
+    host = engine_on(device_of(own, own.first), own.engine, own.engine_options).host()
+    times = step_times(own, model, host=host)
     first = StepShape(batch * prompt, ((prompt, context),) * batch, 0, 0, batch)
     steps = [
         first,
@@ -139,7 +141,7 @@ def one_request(
     figures = _figures(ttft, decodes)
     moved = []
     for errors in each_moved(own.size) if bounded else ():
-        others = step_times(own, model, moved=errors)
+        others = step_times(own, model, moved=errors, host=host)
         first_s, *others_s = [_seconds(others, step) for step in steps]
         moved.append(_figures(first_s, others_s))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
