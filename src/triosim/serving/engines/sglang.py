@@ -46,6 +46,7 @@ class SgLang(Policy):
     all_reduce: ClassVar[str] = "custom"
     step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
+    overlaps: ClassVar[bool] = True
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy; the share is that of the beginning."""

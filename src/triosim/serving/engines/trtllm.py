@@ -42,6 +42,7 @@ class TrtLlm(Policy):
     all_reduce: ClassVar[str] = "trtllm"
     step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
+    overlaps: ClassVar[bool] = True
     fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
@@ -58,8 +59,7 @@ class TrtLlm(Policy):
         """The running in order of arrival; then, unless somebody was paused, the waiting."""
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
-        before = len(self.waiting)
-        ready = deque(self.ready())
+        before, ready = len(self.waiting), deque(self.ready())
         while ready and left and len(step) < self.per_step:
             request = ready.popleft()
             tokens = min(request.lacks, left)
