@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from validation import command
 
 from triosim.core.errors import InputError
+from triosim.core.units import picoseconds
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.machine import system
@@ -516,11 +517,11 @@ SERVED = {
 ROUNDS = 10
 """Protocol, the same for all: each user sends so many requests one after another, of the nominal lengths; the first
 burst counts."""
-APART = {"vllm": 2, "trtllm": 2}
-"""Tokens by which outputs fall short of their nominal lengths at most, each user's by chance: users who began in one
-step do not come back in one.  Why is not known: a front end that takes their prompts one after another, simulated, made
-it worse.  Where nothing is said users stay in step (SGLang's do).  Chosen on the even rows, of 0, 1 and 2 tokens,
-shares of 1 to 20 % and half a dozen other protocols; the odd ones had been seen."""
+SPREAD = {"vllm": 0.05, "trtllm": 0.05}
+"""Part by which outputs fall short of their nominal lengths at most, each user's by chance: users who began in one step
+do not come back in one.  Where nothing is said users stay in step (SGLang's do).  Chosen with ``FRONT_S`` of
+:mod:`triosim.serving.step_times` on the even rows, of parts of 2 to 20 %, or 2 to 16 tokens whatever the length, and
+times of 0 to 8 ms; the odd ones had been seen."""
 WAITING = {"trtllm": 1}
 """Users for whom the server has no slot, so that one always waits until another's request is done: TTFT at few users
 grows with the output, by its time divided by their number.  Chosen on the even rows, of 0 and 1; the odd ones had been
@@ -723,8 +724,8 @@ def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[
     users = int(float(row["concurrency"] or row["batch_size"]))
     count = users * ROUNDS
     prompt, output = np.full(count, int(row["isl"])), np.full(count, int(row["osl"]))
-    if backend in APART:
-        output -= np.random.default_rng(0).integers(0, APART[backend] + 1, count)
+    if backend in SPREAD:
+        output = np.maximum(np.rint(output * np.random.default_rng(0).uniform(1 - SPREAD[backend], 1, count)), 2)
     at = np.arange(count)
     requests = RequestTable.of(np.zeros(count), prompt, output, follows=np.where(at < users, -1, at - users))
     kernels = times.kernels
@@ -737,7 +738,8 @@ def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[
     if backend in WAITING:
         policy.max_running = max(users - WAITING[backend], 1)
     replica = Replica(0, policy, KVCache(kept.blocks, policy.block_tokens), times, model.longest)
-    served = play(requests, [replica], ROUTERS.get("round-robin")())
+    front = picoseconds(policy.front_s, "the time before the engine")
+    served = play(requests, [replica], ROUTERS.get("round-robin")(), front=front)
     first, last = served.first_token - served.arrived, served.finished - served.first_token
     return float(first.mean()) / 1e9, float((last / (requests.output - 1)).mean()) / 1e9
 

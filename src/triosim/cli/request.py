@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 TAKEN = frozenset({
     "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option", "pim",
-    "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link",
-    "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
+    "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology",
+    "topology_option", "shape", "link", "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap",
+    "clock", "find", "slowdown", "json",
 })  # fmt: skip
 """Fields of the options that a request reads; the others say something of a step."""
 

@@ -70,6 +70,8 @@ class Policy(ABC):
         joins_shared: whether a shared expert is one more of the routed ones where it can be
             (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
         step_host: what its host does for each step.
+        front_s: seconds from when a client asks until the engine knows of it, and back with the first token: HTTP,
+            tokenizer, messages between processes.
         overlaps: whether a step is scheduled as soon as the one before begins, so that the device need not wait: who
             comes while a step runs is not in the next one, but in the one after it.
         all_reduce: its own all-reduces, by name (:mod:`triosim.serving.peer_all_reduce`); ``""``: it takes a library's.
@@ -104,6 +106,7 @@ class Policy(ABC):
     all_reduce: ClassVar[str] = ""
     step_host: ClassVar[StepHost] = NO_HOST
     overlaps: ClassVar[bool] = False
+    front_s: ClassVar[float] = 0.0
     hybrid_kv_cache: bool = field(init=False, repr=False, default=False)
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)

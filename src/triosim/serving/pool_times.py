@@ -88,6 +88,14 @@ def step_times(
     )  # fmt: skip
 
 
+def front_seconds(pool: Pool) -> float:
+    """Seconds that pass between a client and the engine of a pool, there and back; none before engines of 2023 that
+    launch their kernels from Python, which are measured without a server, and before those of images."""
+    if pool.front_s is not None:
+        return pool.front_s
+    return 0.0 if pool.denoises or issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+
+
 def own_all_reduce(pool: Pool) -> str:
     """Name of all-reduces of the engine's own, which captured graphs launch; ``""`` where it takes a library's."""
     return "" if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).all_reduce

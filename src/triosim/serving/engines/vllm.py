@@ -6,8 +6,7 @@ Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14
 * ``SchedulerConfig`` of ``vllm/config/scheduler.py``: ``policy`` ``"fcfs"``, ``disable_hybrid_kv_cache_manager`` off;
 * scheduling ahead: on since 0.14.0 (pull request 27614); the model runner that leaves no gap between steps: version 2,
   for dense models the default since 0.25.0 (pull request 44443), else version 1;
-* blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
-  ``enable_prefix_caching``, on since version 1).
+* blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
-from triosim.serving.step_times import NO_HOST, VLLM_AHEAD, VLLM_WAITING, StepHost
+from triosim.serving.step_times import FRONT_S, NO_HOST, VLLM_AHEAD, VLLM_WAITING, StepHost
 
 LARGE = 70 * 2**30
 """Bytes of memory from which on its server takes a device for a large one (``get_batch_defaults``)."""
@@ -28,9 +27,9 @@ LARGE = 70 * 2**30
 @registered
 @dataclass
 class Vllm(Policy):
-    """Each request computes what it lacks or what is left of the budget, so that long prompts are cut.  A running one that
-    finds no block frees those of the latest arrivals, which wait in front of all others and are computed again; nobody
-    is admitted in such a step.
+    """Each request computes what it lacks or what is left of the budget, so that long prompts are cut.  A running one
+    that finds no block frees those of the latest arrivals, which wait in front of all others and are computed again;
+    nobody is admitted in such a step.
 
     Attributes:
         max_running: requests that may run at a time (``max_num_seqs``); 256, on large devices 1,024.
@@ -53,6 +52,7 @@ class Vllm(Policy):
     keeps_states: ClassVar[str] = "blocks"
     fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
     overlaps: ClassVar[bool] = True
+    front_s: ClassVar[float] = FRONT_S
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy."""
