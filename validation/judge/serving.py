@@ -18,7 +18,8 @@ fitted to them.
 data-parallel attention: a step of full batches against the measured TPOT; nothing is fitted.
 
 ``splitwise``: prompts and tokens of Llama-2-70B on a DGX A100 under an engine of 2023 that launches every kernel from
-Python, priced with the host of large eager models (``--host large-model``); nothing is fitted.
+Python, priced with its host (``--host large-model``), whose launches are fitted to BLOOM-176B on that machine; nothing
+is fitted to Llama.
 
 ``survey``: Table 8 of the 2026 survey of performance tools, from its seed alone.
 """

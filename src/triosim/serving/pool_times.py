@@ -15,7 +15,7 @@ from triosim.serving.pim import OFF, PimKernels
 from triosim.serving.policy import ENGINES, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
-from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
+from triosim.serving.step_times import EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
 
 if TYPE_CHECKING:
     from triosim.serving.lockstep import LockStepTimes
@@ -73,7 +73,7 @@ def step_times(
         InputError: its devices differ, or a name in the pool is not known.
     """
     kernels = kernels_of(pool, model, first, moved)
-    between, issue = None, issue_seconds(pool.host)
+    between, issue = None, EAGER_ISSUE_S if pool.host == "large-model" else issue_seconds(pool.host)
     if pool.tensor_parallel * pool.stages > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
 

@@ -24,7 +24,7 @@ class TrtLlm(Policy):
         capacity: ``no-evict`` admits a request only if it fits to its end (GUARANTEED_NO_EVICT); ``max-utilisation``
             admits what fits now and pauses the latest arrivals when blocks run out (MAX_UTILIZATION).
         chunked: whether prompts may be cut (chunked context).
-        overlap: whether a step is scheduled while another runs, as by PyTorch's executor; engines that were built do not.
+        overlap: whether a step is scheduled while another runs (PyTorch's executor; engines that were built do not).
     """
 
     max_running: int = 2048
