@@ -2,11 +2,11 @@
 
     python -m validation.fit.eager_engine --data DIR
 
-``DIR`` holds ``splitwise/dgx_a100.csv``.  Tokens of BLOOM-176B on eight A100, one request at a time, take what the host
-does: its 70 layers launch 13 kernels each (in vLLM's ``bloom.py`` of then: two norms, four products, keys stored,
-attention, GELU, two biases after all-reduces, two sums) and two all-reduces, a step five kernels more, and between steps
-is the gap of several devices.  What is left for a kernel is printed of each row, and the median.  Llama-2-70B, which
-judges it (``python -m validation.judge.serving splitwise``), is not looked at.
+``DIR`` holds ``splitwise/dgx_a100.csv``.  Tokens of BLOOM-176B on eight A100, one request at a time, take what the
+host does: its 70 layers launch 13 kernels each (in vLLM's ``bloom.py`` of then: two norms, four products, keys
+stored, attention, GELU, two biases after all-reduces, two sums) and two all-reduces, a step five kernels more, and
+between steps is the gap of several devices.  What is left for a kernel is printed of each row, and the median.
+Llama-2-70B, which judges it (``python -m validation.judge.serving splitwise``), is not looked at.
 """
 
 from __future__ import annotations

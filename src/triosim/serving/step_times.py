@@ -74,8 +74,8 @@ of Ray: the line through 8 and 64 sequences of the medians that Vidur publishes 
 Llama-2-7B: 2.13 and 8.05 ms; shared Llama-2-70B on four: 5.58 and 17.70 ms."""
 
 EAGER_ISSUE_S = 46.5e-6
-"""Seconds that such an engine takes to launch one kernel of a large model (``--host large-model``; trainings have another
-of that name): BLOOM-176B's 13 launches a layer on a DGX A100, batch 1, where the host binds
+"""Seconds that such an engine takes to launch one kernel of a large model (``--host large-model``; trainings have
+another of that name): BLOOM-176B's 13 launches a layer on a DGX A100, batch 1, where the host binds
 (``validation/fit/eager_engine.py``)."""
 
 
