@@ -89,6 +89,7 @@ std::unique_ptr<Policy> policy_of(nb::handle from, Cache& cache) {
     out.share = field<double>(from, "share");
     out.no_evict = field<bool>(from, "no_evict");
     out.chunked = field<bool>(from, "chunked");
+    out.ahead = field<bool>(from, "ahead");
     const auto name = field<std::string>(from, "engine");
     if (name == "vllm") return std::make_unique<Vllm>(out, cache);
     if (name == "sarathi") return std::make_unique<Sarathi>(out, cache);

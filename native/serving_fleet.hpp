@@ -38,22 +38,37 @@ public:
     std::int64_t outstanding = 0, steps = 0, busy = 0, tokens = 0, padding = 0;
     bool in_flight = false;
 
+    void arrive(Request& request) {
+        ++outstanding;
+        if (policy->own.ahead) {
+            coming_.push_back(&request);
+        } else {
+            policy->waiting.push_back(&request);
+        }
+    }
+
     // The end of the step that begins, -1 if none does.
     std::int64_t start(std::int64_t now, std::int64_t horizon) {
         if (in_flight) return -1;
         batch_.clear();
         policy->schedule(batch_);
+        if (batch_.empty() && !coming_.empty()) {  // nothing was scheduled ahead
+            see();
+            policy->schedule(batch_);
+        }
         if (batch_.empty()) return -1;
         taken(now);
         const auto count = static_cast<std::int64_t>(batch_.size());
         const bool alone = shape_.decodes == count;
-        if (alone && batch_.size() == policy->running.size() && policy->own.steady) now = decoded(now, horizon);
+        const bool steady = policy->own.steady && coming_.empty();
+        if (alone && batch_.size() == policy->running.size() && steady) now = decoded(now, horizon);
         const std::int64_t ticks = alone ? times_.decodes(count, shape_.context) : times_.ticks(shape_);
         busy += ticks;
         ++steps;
         tokens += shape_.tokens;
         padding += times_.padded(shape_.tokens) - shape_.tokens;
         in_flight = true;
+        see();
         return sum(now, ticks);
     }
 
@@ -92,6 +107,11 @@ public:
     }
 
 private:
+    void see() {
+        policy->waiting.insert(policy->waiting.end(), coming_.begin(), coming_.end());
+        coming_.clear();
+    }
+
     static std::int64_t sum(std::int64_t now, std::int64_t ticks) {
         std::int64_t out = 0;
         if (ticks < 0 || __builtin_add_overflow(now, ticks, &out) || out > most_time) throw GiveUp("too long");
@@ -160,6 +180,7 @@ private:
     }
 
     Times& times_;
+    std::vector<Request*> coming_;
     Batch batch_;
     Shape shape_;
 };
@@ -244,8 +265,7 @@ public:
                 request.shared = std::min(keys_.shared(request), request.keys);
                 const std::int64_t at = route(request);
                 if (!out_.replica.empty()) out_.replica[row] = static_cast<std::int32_t>(at);
-                ++replicas_[at].outstanding;
-                replicas_[at].policy->waiting.push_back(&request);
+                replicas_[at].arrive(request);
                 touch(at);
                 if (number % 1024 == 0) told(number);
                 ++number;

@@ -16,6 +16,7 @@ struct Options {
     bool steady = false;
     double watermark = 0, share = 0;        // sarathi; sglang
     bool no_evict = false, chunked = false; // trtllm
+    bool ahead = false;                     // a step is scheduled when the one before begins
 };
 
 class Policy {

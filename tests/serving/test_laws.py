@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from tests.exploring import examples
 from tests.serving.fleets import MS, Linear, blocks, replica, serve
-from triosim.serving.fleet import FleetRun
+from triosim.serving.fleet import FleetRun, play
 from triosim.serving.metrics import measure
 from triosim.serving.policy import ENGINES
 from triosim.serving.requests import RequestTable
+from triosim.serving.router import ROUTERS
 
 NAMES = ENGINES.names()
 
@@ -197,3 +198,23 @@ def test_more_cache_can_evict_more() -> None:
     few, more = (serve(table, replica("vllm", n, longest=256)) for n in (17, 34))
     assert few.restarts.sum() == 0
     assert more.restarts.sum() == 1
+
+
+@settings(max_examples=examples(20))
+@given(table=tables(), front=st.integers(1, 40), engine=st.sampled_from(["vllm", "orca"]))
+def test_clients_see_tokens_later_by_what_is_before_the_engine(table: RequestTable, front: int, engine: str) -> None:
+    def played(later: int) -> FleetRun:
+        return play(table, [replica(engine, longest=256)], ROUTERS.get("random")(), front=later * MS)
+
+    near, far = played(0), played(front)
+    assert (far.first_token - near.first_token == front * MS).all()
+    assert (far.finished - near.finished == front * MS).all()
+    assert (far.arrived == table.arrived).all()
+    assert (far.scheduled == near.scheduled).all()
+
+
+def test_clients_ask_again_when_they_have_their_answer() -> None:
+    table = RequestTable.of([0, 0.5, 0.5], [5, 5, 5], [3, 3, 3], follows=[-1, 0, 1])
+    one = play(table, [replica("vllm")], ROUTERS.get("random")(), front=7 * MS)
+    assert (one.arrived[1:] == one.finished[:-1] + 500 * MS).all()
+    assert len(set((one.finished - one.arrived).tolist())) == 1

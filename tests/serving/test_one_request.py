@@ -19,7 +19,7 @@ from triosim.serving.model_times import ModelTimes, graph_size
 from triosim.serving.peer_all_reduce import constants
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import step_times
-from triosim.serving.step_times import StepShape
+from triosim.serving.step_times import EAGER_ISSUE_S, FRONT_S, StepShape
 
 H100 = "H100-SXM5-80GB"
 
@@ -69,6 +69,24 @@ def test_its_figures_have_intervals() -> None:
     assert shown.count("(90 % between") >= 3
 
 
+@pytest.mark.parametrize("engine", [(), ("--engine", "sglang"), ("--engine", "trtllm"), ("--engine", "orca")])
+def test_alone_under_traffic_it_takes_as_long(engine: tuple[str, ...]) -> None:
+    one = found(*engine)
+    traffic = ("--arrivals", "users:1", "--lengths", "prompt=fixed:512;output=fixed:32", "--requests", "3")
+    words = ("serve", "llama-3-8b", "--device", H100, *traffic, *engine, "--prefix-caching", "off", "--json", "-")
+    served = json.loads(run(*words).stdout)["latency_s"]
+    for name in ("ttft", "tpot", "e2e"):
+        assert served[name]["mean"] == pytest.approx(one[f"{name}_s"], rel=2e-3)
+
+
+def test_what_an_engine_leaves_between_steps_and_around_them_is_in_a_request() -> None:
+    one, two = found(), found("--engine-option", "model-runner=2")
+    assert one["tpot_s"] - two["tpot_s"] == pytest.approx(0.3e-3)
+    assert one["breakdown_s"]["prompt"]["front"] == FRONT_S
+    assert "front" in run("infer", "llama-3-8b", "--device", H100, "--prompt", "9", "--output", "2").stdout
+    assert found("--host", "large-model")["breakdown_s"]["prompt"]["front"] == 0
+
+
 def test_decoding_is_bound_by_bytes() -> None:
     """Weights once a token: between the datasheet's bandwidth and half of it."""
     bound = served_model("llama-3-8b").parameters * 2 / catalog.accelerator(H100).memory_bandwidth
@@ -89,7 +107,7 @@ def test_an_eager_host_binds_decoding() -> None:
     eager = found("--host", "large-model")
     assert eager["breakdown_s"]["decode"]["host"] > 0
     assert eager["tpot_s"] > found()["tpot_s"]
-    launching, waiting = (32 * 10 + 5) * 55e-6, 1.28e-3 + 0.106e-3
+    launching, waiting = (32 * 10 + 5) * EAGER_ISSUE_S, 1.28e-3 + 0.106e-3
     assert eager["tpot_s"] == pytest.approx(launching + waiting)
     assert sum(eager["breakdown_s"]["decode"].values()) == pytest.approx(launching + waiting)
 
@@ -100,7 +118,7 @@ def test_an_eager_host_launches_collectives_without_a_framework() -> None:
         done = run("infer", "llama-3-8b", *words, "--host", "large-model", "--json", "-")
         return float(json.loads(done.stdout)["tpot_s"])
 
-    launching, reducing, waiting = (32 * 10 + 5) * 55e-6, 2 * 32 * 20e-6, 3.84e-3 + 0.216e-3
+    launching, reducing, waiting = (32 * 10 + 5) * EAGER_ISSUE_S, 2 * 32 * 20e-6, 3.84e-3 + 0.216e-3
     assert token("2") == token("8") == pytest.approx(launching + reducing + waiting)
 
 

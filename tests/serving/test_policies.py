@@ -11,11 +11,13 @@ from tests.serving.fleets import MS, Linear, replica, serve
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.serving.capacity import memory, static_share
+from triosim.serving.fleet import play
 from triosim.serving.metrics import measure
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.policy import ENGINES, Batch, Policy, engine_on
 from triosim.serving.replica import PolicyError
 from triosim.serving.requests import Request, RequestTable
+from triosim.serving.router import ROUTERS
 from triosim.serving.step_times import NO_HOST
 
 ONE = Linear(base=MS, token=0, key=0)
@@ -104,11 +106,31 @@ def test_the_latest_arrival_gives_way_and_computes_again() -> None:
 
 
 def test_sglang_never_mixes_prompts_and_decodes() -> None:
-    table = RequestTable.of([0, 0.0015], [50, 50], [4, 2])
+    table = RequestTable.of([0, 0.0015], [50, 50], [5, 2])
     served = serve(table, replica("sglang", times=ONE))
-    # steps end at 1 prompt, 2 decode, 3 the other prompt, 4 both, 5 the first
-    assert milliseconds(served.first_token) == [1, 3]
-    assert milliseconds(served.finished) == [5, 4]
+    # steps end at 1 prompt, 2 decode, 3 a decode that was scheduled at 1, 4 the other prompt, 5 both, 6 the first
+    assert milliseconds(served.first_token) == [1, 4]
+    assert milliseconds(served.finished) == [6, 5]
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "first"),
+    [
+        ("vllm", {}, 4), ("vllm", {"async_scheduling": False}, 3), ("trtllm", {}, 4), ("trtllm", {"overlap": False}, 3),
+        ("sglang", {}, 4), ("sarathi", {}, 3), ("orca", {}, 3),
+    ],
+)  # fmt: skip
+def test_engines_that_schedule_ahead_see_who_comes_a_step_later(engine: str, options: dict, first: int) -> None:
+    for core in (True, False):
+        table = RequestTable.of([0, 0.0015], [5, 5], [8, 1])  # which comes while the second step runs
+        served = play(table, [replica(engine, longest=32, times=ONE, **options)], ROUTERS.get("random")(), core=core)
+        assert milliseconds(served.first_token) == [1, first], core
+
+
+def test_who_comes_when_nothing_runs_begins_at_once() -> None:
+    table = RequestTable.of([0, 0.0105, 0], [5, 5, 5], [1, 1, 1], follows=[-1, -1, 0], sort=True)
+    served = serve(table, replica("vllm", times=ONE))
+    assert milliseconds(np.sort(served.first_token)) == [1, 2, 11.5]
 
 
 def test_sglang_cuts_the_last_prompt_to_the_chunk() -> None:
@@ -146,8 +168,8 @@ def test_trtllm_waits_for_the_tokens_of_a_whole_prompt() -> None:
     ]
     served = serve(at_once([60, 60], [1, 1]), replica("trtllm", max_tokens=100, times=ONE, chunked=True))
     assert milliseconds(served.scheduled) == [0, 0]
-    with pytest.raises(InputError, match="capacity 'all' is not known"):
-        replica("trtllm", capacity="all")
+    with pytest.raises(InputError, match="capacity must be no-evict or max-utilisation, got 'all'"):
+        engine_on(catalog.accelerator("H100-SXM5-80GB"), "trtllm", {"capacity": "all"})
 
 
 def test_no_policy_is_longer_than_a_hundred_lines() -> None:

@@ -208,7 +208,7 @@ def model(tmp_path: Path) -> str:
 
 def served(model: str, folder: Path, **more: object) -> float:
     """Seconds of one request of 64 prompt and 3 output tokens."""
-    own = Pool(model, triosim.system(device="H100", devices=8), step_times=str(folder), **more)  # type: ignore[arg-type]
+    own = Pool(model, triosim.system(device="H100", devices=8), step_times=str(folder), front_s=0.0, **more)  # type: ignore[arg-type]
     table = RequestTable.of([0.0], [64], [3])
     found = serve(Deployment((own,), idle_ok=True), table)
     assert found.intervals == {}

@@ -62,7 +62,8 @@ SOURCES = {
     "wmx L4 sweep": ServedSource("https://ai.wmx.dev/benchmarks", "ten requests a user"),
     "NIM 1.8 tables": ServedSource(
         "https://docs.nvidia.com/nim/benchmarking/llm/1.0.0/performance.md (Llama-3.3-70B, NIM 1.8.0)",
-        "TensorRT-LLM, cache in fp8, ten requests a user",
+        "TensorRT-LLM, cache in fp8, ten requests a user; an engine that was built, whose runtime schedules a step "
+        "when the one before is over (said after the first predictions)",
     ),
     "GPUStack laboratory": ServedSource(
         "https://github.com/gpustack/gpustack/tree/main/docs/performance-lab (random prompts, all at once)",

@@ -18,7 +18,8 @@ fitted to them.
 data-parallel attention: a step of full batches against the measured TPOT; nothing is fitted.
 
 ``splitwise``: prompts and tokens of Llama-2-70B on a DGX A100 under an engine of 2023 that launches every kernel from
-Python, priced with the host of large eager models (``--host large-model``); nothing is fitted.
+Python, priced with its host (``--host large-model``), whose launches are fitted to BLOOM-176B on that machine; nothing
+is fitted to Llama.
 
 ``survey``: Table 8 of the 2026 survey of performance tools, from its seed alone.
 """
@@ -41,6 +42,7 @@ from numpy.typing import NDArray
 from validation import command
 
 from triosim.core.errors import InputError
+from triosim.core.units import picoseconds
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.machine import system
@@ -443,11 +445,13 @@ def engine(folder: Path) -> Figures:
         kernels = ServingKernels(model, device, PRECISIONS["bf16"], tensor_parallel=parallel)
         machine = system(device=device.name, devices=parallel) if parallel > 1 else None
         between = ReplicaCommunication(machine, parallel, kernels="custom") if machine else None
-        ways: list[tuple[str, StepTimes, int]] = [("datasheet", ModelTimes(kernels, between), kept.blocks)]
+        host = ENGINES.get("vllm")().host()
+        times = ModelTimes(kernels, between, engine_host=host)
+        ways: list[tuple[str, StepTimes, int]] = [("datasheet", times, kept.blocks)]
         if profiles.is_dir() and parallel == 1:
             ways.insert(0, ("measured layers", read_profiles(profiles, model.layers), cache["num_gpu_blocks"]))
-        for way, times, blocks in ways:
-            run[way] = _real_run(path.parent, own, cache, times, blocks)
+        for way, priced, blocks in ways:
+            run[way] = _real_run(path.parent, own, cache, priced, blocks)
             met &= all(abs(run[way][one]) <= mark for one, mark in ENGINE_MARKS[way].items())
         found[path.parent.name] = run
     return {**found, "met": bool(met)}
@@ -516,11 +520,11 @@ SERVED = {
 ROUNDS = 10
 """Protocol, the same for all: each user sends so many requests one after another, of the nominal lengths; the first
 burst counts."""
-APART = {"vllm": 2, "trtllm": 2}
-"""Tokens by which outputs fall short of their nominal lengths at most, each user's by chance: users who began in one
-step do not come back in one.  Why is not known: a front end that takes their prompts one after another, simulated, made
-it worse.  Where nothing is said users stay in step (SGLang's do).  Chosen on the even rows, of 0, 1 and 2 tokens,
-shares of 1 to 20 % and half a dozen other protocols; the odd ones had been seen."""
+SPREAD = {"vllm": 0.05, "trtllm": 0.05}
+"""Part by which outputs fall short of their nominal lengths at most, each user's by chance: users who began in one step
+do not come back in one.  Where nothing is said users stay in step (SGLang's do).  Chosen with ``FRONT_S`` of
+:mod:`triosim.serving.step_times` on the even rows, of parts of 2 to 20 %, or 2 to 16 tokens whatever the length, and
+times of 0 to 8 ms; the odd ones had been seen."""
 WAITING = {"trtllm": 1}
 """Users for whom the server has no slot, so that one always waits until another's request is done: TTFT at few users
 grows with the output, by its time divided by their number.  Chosen on the even rows, of 0 and 1; the odd ones had been
@@ -723,8 +727,8 @@ def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[
     users = int(float(row["concurrency"] or row["batch_size"]))
     count = users * ROUNDS
     prompt, output = np.full(count, int(row["isl"])), np.full(count, int(row["osl"]))
-    if backend in APART:
-        output -= np.random.default_rng(0).integers(0, APART[backend] + 1, count)
+    if backend in SPREAD:
+        output = np.maximum(np.rint(output * np.random.default_rng(0).uniform(1 - SPREAD[backend], 1, count)), 2)
     at = np.arange(count)
     requests = RequestTable.of(np.zeros(count), prompt, output, follows=np.where(at < users, -1, at - users))
     kernels = times.kernels
@@ -737,7 +741,8 @@ def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[
     if backend in WAITING:
         policy.max_running = max(users - WAITING[backend], 1)
     replica = Replica(0, policy, KVCache(kept.blocks, policy.block_tokens), times, model.longest)
-    served = play(requests, [replica], ROUTERS.get("round-robin")())
+    front = picoseconds(policy.front_s, "the time before the engine")
+    served = play(requests, [replica], ROUTERS.get("round-robin")(), front=front)
     first, last = served.first_token - served.arrived, served.finished - served.first_token
     return float(first.mean()) / 1e9, float((last / (requests.output - 1)).mean()) / 1e9
 

@@ -213,6 +213,14 @@ class InferOptions(Options):
         REQUEST, "--kv-cache", "TYPE", "Of the cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",
         complete=choices("bf16", "fp16", "fp8", "int8"),
     )  # fmt: skip
+    engine: str | None = _option(
+        REQUEST, "--engine", "NAME|FILE.py",
+        "Whose kernels, all-reduces and host serve it, as of triosim serve (default vllm).",
+        complete=parts("triosim.serving.policy:ENGINES", own=True),
+    )  # fmt: skip
+    engine_option: list[str] | None = _option(
+        REQUEST, "--engine-option", "NAME=VALUE", "Of the engine, as model-runner=2; repeatable."
+    )
     state_cache: str | None = _option(
         REQUEST, "--state-cache", "TYPE",
         "Of states of fixed size (Mamba-2, ...): bf16, fp16 or fp32 (default: as the configuration says, or bf16).",

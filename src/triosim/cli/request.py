@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from triosim.serving.pim import PimReport
 
 TAKEN = frozenset({
-    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "pim", "batch_size", "tp", "pp",
-    "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link",
-    "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
+    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option", "pim",
+    "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology",
+    "topology_option", "shape", "link", "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap",
+    "clock", "find", "slowdown", "json",
 })  # fmt: skip
 """Fields of the options that a request reads; the others say something of a step."""
 
@@ -30,7 +31,7 @@ def request(options: InferOptions) -> None:
     """
     from triosim.cli.command import say, wants_summary
     from triosim.cli.energy_options import limits, slowdown_of
-    from triosim.cli.fields import given
+    from triosim.cli.fields import given, named
     from triosim.cli.predict import named_system
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
@@ -59,6 +60,8 @@ def request(options: InferOptions) -> None:
     pool = Pool(
         options.workload,
         system,
+        engine=options.engine or "vllm",
+        engine_options=named(options.engine_option, "--engine-option", "model-runner=2"),
         tensor_parallel=tensor_parallel,
         stages=stages,
         expert_ranks=options.ep,
@@ -132,7 +135,7 @@ def summary(found: OneRequest) -> list[str]:
     after = f", after {found.context:,} in the cache" if found.context else ""
     requests = "one request" if found.batch == 1 else f"{found.batch:,} requests together, each"
     lines = [
-        f"{own.model}, {own.weights} weights, on {devices} x {own.system.model(0).name}",
+        f"{own.model} under {own.engine}, {own.weights} weights, on {devices} x {own.system.model(0).name}",
         f"{requests} of {found.prompt:,} prompt and {found.output:,} output tokens{after}",
         "",
         *(

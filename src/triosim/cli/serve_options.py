@@ -203,6 +203,12 @@ class ServeOptions:
         "--host-time", help="That the host needs for a step while the device runs one (default 0).", default="0",
         group=ENGINE, metavar="TIME",
     )  # fmt: skip
+    front_time: str | None = option(
+        "--front-time",
+        help="From when a client asks until the engine knows of it, and back (default 5 ms of vllm, sglang and trtllm, "
+        "0 of others).",
+        group=ENGINE, metavar="TIME",
+    )  # fmt: skip
     step_times: str | None = option(
         "--step-times",
         help="Folder of measured layers that price steps instead: a profiler's of vLLM (dense.csv, attention.csv, "

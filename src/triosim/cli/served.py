@@ -130,6 +130,7 @@ def _pool(
         mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
         repair_s=parse_time(options.repair or "0", "--repair"),
         host_s=parse_time(options.host_time, "--host-time"),
+        front_s=None if options.front_time is None else parse_time(options.front_time, "--front-time"),
         step_times=options.step_times or "",
         power_cap_w=cap_w,
         clock_hz=clock_hz,

@@ -27,7 +27,7 @@ from triosim.serving.policy import part
 from triosim.serving.pool import AnyModel, Pool, weight_bytes
 from triosim.serving.pool_checks import checked_any, refuse_idle
 from triosim.serving.pool_replicas import replicas_of
-from triosim.serving.pool_times import PricedPools, device_of
+from triosim.serving.pool_times import PricedPools, device_of, front_seconds
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
@@ -414,9 +414,11 @@ def _played(
         names = list(requests.models)
     available = _availability(own, models, replicas, names, moved)
     sharing = _sharing(own, models, replicas, moved)
+    front = picoseconds(max(front_seconds(pool) for pool in own.pools), "the time before the engine")
     played = play(
-        requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available, sharing=sharing
-    )
+        requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available, sharing=sharing,
+        front=front,
+    )  # fmt: skip
     return played, tuple(memories)
 
 

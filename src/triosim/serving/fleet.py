@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,7 @@ def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
     progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
     tiers: TierTraffic | None = None, availability: Availability | None = None, sharing: TimeSharing | None = None,
+    front: int = 0,
 ) -> FleetRun:  # fmt: skip
     """Serve all requests.
 
@@ -142,6 +144,8 @@ def play(
         tiers: behind the caches of replicas, if any have some.
         availability: which replicas serve when, if some come and go; not with tiers or hand-overs.
         sharing: which take turns on the same devices, if some do; with nothing of these.
+        front: picoseconds between clients and engines, there and back: a client sees tokens, and asks again, so much
+            later.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
@@ -151,12 +155,29 @@ def play(
     if not groups:
         assert router is not None
         groups = (ReplicaGroup(replicas, router),)
+    if front:
+        follows = table.follows >= 0
+        known = (
+            replace(table, arrived=np.where(follows, table.arrived + front, table.arrived)) if follows.any() else table
+        )
+        found = _play(known, replicas, groups, progress, core, tiers, availability, sharing, front)
+        for column in (found.first_token, found.finished):  # of millions: nobody else has them yet
+            column += front
+        return replace(found, requests=table)
+    return _play(table, replicas, groups, progress, core, tiers, availability, sharing, 0)
+
+
+def _play(
+    table: RequestTable, replicas: Sequence[Replica], groups: Sequence[ReplicaGroup], progress: Progress | None,
+    core: bool, tiers: TierTraffic | None, availability: Availability | None, sharing: TimeSharing | None, front: int,
+) -> FleetRun:  # fmt: skip
+    """As engines see it."""
     if core and availability is None and sharing is None and len(groups) == 1 and groups[0].hand_over is None:
         played = native.play(table, replicas, groups[0].router, progress)
         if played is not None:
             none = np.zeros(len(table), np.int64)  # replicas that come and go are played here
             return _served(table, replicas, {**played.rows, "displaced": none})
-    return _Run(table, replicas, groups, progress, tiers, availability, sharing).served()
+    return _Run(table, replicas, groups, progress, tiers, availability, sharing, front).served()
 
 
 class _Run:
@@ -171,7 +192,9 @@ class _Run:
         tiers: TierTraffic | None,
         availability: Availability | None,
         sharing: TimeSharing | None,
+        front: int,
     ) -> None:
+        self.front = front
         self.tiers, self.availability, self.sharing = tiers, availability, sharing
         self.table, self.replicas, self.groups, self.progress = table, replicas, groups, progress
         self.keys = {
@@ -411,7 +434,9 @@ class _Run:
         for over in self.hand_overs:
             transfer[list(over.transfer)] = list(over.transfer.values())
         sent = sum(over.bytes for over in self.hand_overs)
-        history = None if self.availability is None else self.availability.history(int(rows["finished"].max()))
+        history = (
+            None if self.availability is None else self.availability.history(int(rows["finished"].max()) + self.front)
+        )
         made = rows | {"replica": self.chosen}
         return _served(self.table, self.replicas, made, transfer, sent, self.tiers, history, self.sharing)
 

@@ -99,6 +99,7 @@ class _Pool(_Machine):
     mtbf: str = "none"
     repair: str = "0"
     host_time: str = "0"
+    front_time: str | None = None
     step_times: str = ""
     power_cap: str | None = None
     clock: str | None = None
@@ -269,6 +270,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
         repair_s=parse_time(own.repair, f"{name}: repair"),
         host_s=parse_time(own.host_time, f"{name}: host_time"),
+        front_s=None if own.front_time is None else parse_time(own.front_time, f"{name}: front_time"),
         step_times=own.step_times,
         power_cap_w=None if own.power_cap is None else parse_power(own.power_cap, f"{name}: power_cap"),
         clock_hz=None if own.clock is None else parse_clock(own.clock, f"{name}: clock"),

@@ -109,6 +109,9 @@ class LockStep:
         if self._running:
             return -1
         planned = [rank.plan(now) for rank in self.ranks]
+        if not any(batch for batch, _ in planned) and any(rank.coming for rank in self.ranks):
+            self._see()  # nothing was scheduled ahead
+            planned = [rank.plan(now) for rank in self.ranks]
         if not any(batch for batch, _ in planned):
             return -1
         ticks = self.times.ticks([shape for _, shape in planned])
@@ -117,7 +120,12 @@ class LockStep:
             if batch:
                 rank.begins(batch, shape, [(now, now + ticks)])
         self._running = True
+        self._see()
         return now + ticks
+
+    def _see(self) -> None:
+        for rank in self.ranks:
+            rank.sees()
 
     def end(self, now: int) -> None:
         """The step is over, on all ranks."""

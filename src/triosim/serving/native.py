@@ -90,6 +90,7 @@ class _Replica:
     share: float = 0.0
     no_evict: bool = False
     chunked: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,7 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
         by_use=isinstance(cache, PrefixCache) and cache.by_use,
         most_exact=MOST_EXACT,
         ratio=RATIO,
+        ahead=policy.ahead,
         **_own(policy),
     )
 

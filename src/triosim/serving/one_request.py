@@ -21,9 +21,10 @@ from triosim.serving.kernel_times import each_moved, intervals
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
+from triosim.serving.policy import engine_on
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked, refuse_idle
-from triosim.serving.pool_times import device_of, step_times
+from triosim.serving.pool_times import device_of, front_seconds, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import StepShape
@@ -41,7 +42,7 @@ class OneRequest:
             of each before.
         ttft_s, tpot_s, e2e_s: seconds; TPOT is the mean over output - 1 tokens, None for one token.
         breakdown_s: of the prompt's step and the mean decode: seconds of each part by name.  What the host needs beyond
-            the device is ``host``.
+            the device is ``host``, what passes between client and engine ``front``.
         kv_bytes: of all requests at their end, on one device.
         state_bytes: likewise, of their states of fixed size.
         memory: how the device's memory is divided.
@@ -83,7 +84,8 @@ class OneRequest:
         return {
             "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": device.name,
             "accelerators": [costed(device)],
-            "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
+            "plan": {"engine": own.engine, "tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights,
+                     "kv_cache": own.kv_cache,
                      "host": own.host, "power_cap_w": own.power_cap_w, "clock_hz": own.clock_hz},
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s,
@@ -104,7 +106,7 @@ def one_request(
     """Predict it.
 
     Args:
-        pool: of one replica; engine and router are not looked at.
+        pool: of one replica, whose engine's kernels and host serve the request.
         prompt, output: tokens, at least 1.
         batch: equal requests that run together.
         context: tokens in the cache before the prompt.
@@ -129,23 +131,25 @@ def one_request(
             f"{whole} tokens of context, prompt and output are more than the {longest} that {own.model} was made for: "
             "give fewer"
         )
-    times = step_times(own, model)
+    host = engine_on(device_of(own, own.first), own.engine, own.engine_options).host()
+    times = step_times(own, model, host=host)
     first = StepShape(batch * prompt, ((prompt, context),) * batch, 0, 0, batch)
     steps = [
         first,
         *(StepShape(batch, (), batch, batch * known, batch) for known in range(context + prompt + 1, whole)),
     ]
-    ttft, *decodes = [_seconds(times, step) for step in steps]
+    front, (prompt_s, *decodes) = front_seconds(own), [_seconds(times, step) for step in steps]
+    ttft = front + prompt_s
     figures = _figures(ttft, decodes)
     moved = []
     for errors in each_moved(own.size) if bounded else ():
-        others = step_times(own, model, moved=errors)
+        others = step_times(own, model, moved=errors, host=host)
         first_s, *others_s = [_seconds(others, step) for step in steps]
-        moved.append(_figures(first_s, others_s))
+        moved.append(_figures(front + first_s, others_s))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
-    breakdown = {"prompt": _breakdown(times, first)}
+    breakdown = {"prompt": _breakdown(times, first) | {"front": front}}
     if decodes:
-        breakdown["decode"] = _breakdown(times, middle)
+        breakdown["decode"] = _breakdown(times, middle) | {"front": 0.0}
     kept = memory(
         model, own.system.model(0), precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=1,
         tokens=max(batch * prompt, 1), sequences=batch, tensor_parallel=own.tensor_parallel, stages=own.stages,
@@ -153,7 +157,7 @@ def one_request(
     )  # fmt: skip
     held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
     states = batch * model.state_bytes(state_type(own, model) or "bfloat16", own.tensor_parallel)
-    priced = list(zip(steps, (ttft, *decodes), strict=True))
+    priced = list(zip(steps, (prompt_s, *decodes), strict=True))
     energy = request_energy(times.kernels, priced, own.stages, batch * output)
     pim = None
     if isinstance(times.kernels, PimKernels) and decodes:

@@ -70,6 +70,10 @@ class Policy(ABC):
         joins_shared: whether a shared expert is one more of the routed ones where it can be
             (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
         step_host: what its host does for each step.
+        front_s: seconds from when a client asks until the engine knows of it, and back with the first token: HTTP,
+            tokenizer, messages between processes.
+        overlaps: whether a step is scheduled as soon as the one before begins, so that the device need not wait: who
+            comes while a step runs is not in the next one, but in the one after it.
         all_reduce: its own all-reduces, by name (:mod:`triosim.serving.peer_all_reduce`); ``""``: it takes a library's.
         vendors: of the devices that the engine runs on; all if there are none.
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
@@ -80,6 +84,7 @@ class Policy(ABC):
         longest: tokens, prompt and output together, that a request may have.
         by_priority: whether requests of lower ``priority`` go before others, and evict them.
         per_step: requests in one step where each pipeline stage has its share of those running.
+        ahead: whether the engine, as it is set, ``overlaps``; on several pipeline stages none does.
     """
 
     max_running: int = 128
@@ -100,6 +105,8 @@ class Policy(ABC):
     joins_shared: ClassVar[bool] = False
     all_reduce: ClassVar[str] = ""
     step_host: ClassVar[StepHost] = NO_HOST
+    overlaps: ClassVar[bool] = False
+    front_s: ClassVar[float] = 0.0
     hybrid_kv_cache: bool = field(init=False, repr=False, default=False)
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
@@ -109,6 +116,7 @@ class Policy(ABC):
     longest: int = field(init=False, repr=False, default=0)
     by_priority: bool = field(init=False, repr=False, default=False)
     per_step: int = field(init=False, repr=False, default=0)
+    ahead: bool = field(init=False, repr=False, default=False)
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """Begin with nothing to do.
@@ -124,6 +132,7 @@ class Policy(ABC):
         self.waiting, self.running = deque(), []
         self.cache, self.longest, self.stages = cache, longest, stages
         self.per_step = max(self.max_running // stages, 1)
+        self.ahead = self.overlaps and stages == 1
 
     @abstractmethod
     def schedule(self) -> Batch:

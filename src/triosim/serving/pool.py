@@ -65,6 +65,7 @@ class Pool:
         mtbf_s: mean seconds between failures of one device; infinite: none.
         repair_s: seconds from a failure until another replica begins to start.
         host_s: seconds that the host needs for a step, while the device runs one.
+        front_s: seconds from when a client asks until the engine knows of it, and back; as the engine's server if None.
         power_cap_w, clock_hz: that each device is held to (:mod:`triosim.serving.clocked`); None where nothing does.
         step_times: folder of measured layers that price its steps instead of the models
             (:mod:`triosim.serving.recorded_times`); ``""``: none.
@@ -107,6 +108,7 @@ class Pool:
     mtbf_s: float = inf
     repair_s: float = 0.0
     host_s: float = 0.0
+    front_s: float | None = None
     power_cap_w: float | None = None
     clock_hz: float | None = None
     host: str = "graph"

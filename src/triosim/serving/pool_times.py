@@ -15,7 +15,7 @@ from triosim.serving.pim import OFF, PimKernels
 from triosim.serving.policy import ENGINES, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
-from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
+from triosim.serving.step_times import EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
 
 if TYPE_CHECKING:
     from triosim.serving.lockstep import LockStepTimes
@@ -73,7 +73,7 @@ def step_times(
         InputError: its devices differ, or a name in the pool is not known.
     """
     kernels = kernels_of(pool, model, first, moved)
-    between, issue = None, issue_seconds(pool.host)
+    between, issue = None, EAGER_ISSUE_S if pool.host == "large-model" else issue_seconds(pool.host)
     if pool.tensor_parallel * pool.stages > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
 
@@ -86,6 +86,14 @@ def step_times(
         kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
         collective_s=collective_seconds(pool.host), engine_host=host,
     )  # fmt: skip
+
+
+def front_seconds(pool: Pool) -> float:
+    """Seconds that pass between a client and the engine of a pool, there and back; none before engines of 2023 that
+    launch their kernels from Python, which are measured without a server, and before those of images."""
+    if pool.front_s is not None:
+        return pool.front_s
+    return 0.0 if pool.denoises or issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
 
 
 def own_all_reduce(pool: Pool) -> str:

@@ -52,6 +52,8 @@ class Replica:
         on_step: told of each step, if anybody is.
         recorder: likewise, of its blocks too; every step is then played by itself.
         keeps: whether the blocks of a request that is done are kept until :meth:`let_go`, for somebody who reads them.
+        coming: requests that arrived after the next step was scheduled, where the engine schedules ahead: the policy
+            sees them when it has begun.
         receiving: requests for whose KV cache, which is on its way here, blocks are held.
         tiers: of KV cache behind the device's own, if there are any.
         speculation: drafts of requests that decode, if they are.
@@ -85,6 +87,7 @@ class Replica:
         self.recorder: RunRecorder | None = None
         self.keeps = False
         self.receiving = self.loading = 0
+        self.coming: list[Request] = []
         self.tiers: TierTraffic | None = None
         self.speculation: Speculation | None = None
         self.slots: AdapterSlots | None = None
@@ -97,6 +100,7 @@ class Replica:
         self.busy = [0] * self.stages
         self.gaps = Samples()
         policy.attach(cache, longest, self.stages)
+        self._ahead = policy.ahead
         self._steady = policy.steady and self.stages == 1 and not cache.windowed  # whose blocks come back meanwhile
         self._name = type(policy).__name__
 
@@ -108,7 +112,10 @@ class Replica:
         """
         self.check(request)
         self.outstanding += 1
-        self.policy.queue(request)
+        if self._ahead:
+            self.coming.append(request)
+        else:
+            self.policy.queue(request)
 
     def check(self, request: Request) -> None:
         """Whether a request can run here.
@@ -134,7 +141,7 @@ class Replica:
             Tokens that the cache holds already and that need not be sent; -1 where there is no room.
         """
         policy = self.policy
-        if policy.waiting or len(policy.running) + self.receiving >= policy.max_running:
+        if policy.waiting or self.coming or len(policy.running) + self.receiving >= policy.max_running:
             return -1
         found = self.cache.receive(request, policy.received_tokens(request))
         self.receiving += found >= 0
@@ -162,12 +169,13 @@ class Replica:
             for stage, (begin, end) in enumerate(spans):
                 self.busy[stage] -= max(end - max(begin, now), 0)
         in_flight = len(self._spans) * self.stages
-        lost = [*self.policy.running, *self.policy.waiting]
+        lost = [*self.policy.running, *self.policy.waiting, *self.coming]
         for request in lost:
             request.lost()
             if self.speculation is not None:
                 self.speculation.forget(request)
         self.in_flight.clear()
+        self.coming.clear()
         self._spans.clear()
         self.free_at = [now] * self.stages
         self.outstanding = 0
@@ -216,6 +224,9 @@ class Replica:
         if self._beside is None:
             self._beside = self._is_more()
         batch = self._scheduled(now) if self._beside else self.policy.schedule()
+        if not batch and self.coming:  # nothing was scheduled ahead
+            self.sees()
+            batch = self._scheduled(now) if self._beside else self.policy.schedule()
         if not batch:
             return -1
         if self._beside:
@@ -223,7 +234,7 @@ class Replica:
         shape = self._taken(batch, now)
         if self._beside:
             shape = self._with_more(batch, shape)
-        elif self._steady and shape.decodes == len(batch) == len(self.policy.running):
+        elif self._steady and not self.coming and shape.decodes == len(batch) == len(self.policy.running):
             shape, now = self._decoded(batch, shape, now, horizon)
         if self.stages == 1:  # which is free
             ticks = self.times.ticks(shape, 0)
@@ -234,7 +245,15 @@ class Replica:
             spans = self._through_stages(shape, now)
             now, end = spans[0][0], spans[-1][1]
         self.begins(batch, shape, spans)
+        if self.coming:
+            self.sees()
         return end
+
+    def sees(self) -> None:
+        """The policy sees who has come."""
+        for request in self.coming:
+            self.policy.queue(request)
+        self.coming.clear()
 
     def begins(self, batch: Batch, shape: StepShape, spans: list[tuple[int, int]]) -> None:
         """Take note of a step that begins, with when each stage begins and ends it."""

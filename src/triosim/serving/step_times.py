@@ -62,12 +62,21 @@ nothing hides of scheduling.  Chosen by ``validation/fit/engine_host.py`` on the
 0.12 (Qwen3-32B on 2 to 8 devices), which schedules when a step is over, vLLM 0.18 (GPT-OSS), which schedules ahead,
 SGLang (Qwen3-32B on 1 to 8) and TensorRT-LLM 1.0 (Llama-3.1-8B on 1 to 8)."""
 
+FRONT_S = 5e-3
+"""Seconds that a server of today adds to a first token before and behind its engine.  Chosen on the even rows of closed
+loops on H100 (``python -m validation.judge.serving silicon``), of 0 to 8 ms."""
+
 EAGER_ALONE = StepHost(1.28e-3, 0.106e-3, hidden=False)
 EAGER_SHARED = StepHost(3.84e-3, 0.216e-3, hidden=False)
 """Of an engine of 2023 that launches its kernels from Python, on one device, and on several whose workers are processes
 of Ray: the line through 8 and 64 sequences of the medians that Vidur publishes of an A100 (its repository,
 ``data/profiling/a100/cpu_overheads.csv``; schedule, inputs, sampler, outputs and, between processes, messages).  Alone
 Llama-2-7B: 2.13 and 8.05 ms; shared Llama-2-70B on four: 5.58 and 17.70 ms."""
+
+EAGER_ISSUE_S = 46.5e-6
+"""Seconds that such an engine takes to launch one kernel of a large model (``--host large-model``; trainings have
+another of that name): BLOOM-176B's 13 launches a layer on a DGX A100, batch 1, where the host binds
+(``validation/fit/eager_engine.py``)."""
 
 
 def eager_host(devices: int) -> StepHost:

@@ -118,4 +118,4 @@ class TimeSharing:
 
 def _first(replica: Replica) -> int:
     """Number of the request that has been there longest."""
-    return min(request.number for request in replica.policy.waiting)
+    return min(request.number for request in [*replica.policy.waiting, *replica.coming])

@@ -11,7 +11,7 @@ from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request
-from triosim.serving.step_times import SGLANG, StepHost
+from triosim.serving.step_times import FRONT_S, SGLANG, StepHost
 
 LEAST, DECAY_STEPS = 0.14, 600
 """Of the first share, the least that it decays to, and decode steps in which it does."""
@@ -29,7 +29,6 @@ class SgLang(Policy):
     Attributes:
         max_running: requests that may run at a time.
         max_tokens: prompt tokens of a step (``chunked-prefill-size``); the last prompt is cut to it.
-        block_tokens: tokens of a block (page size).
         share: of the remaining output of running requests that is kept free at first.
     """
 
@@ -46,6 +45,8 @@ class SgLang(Policy):
     all_reduce: ClassVar[str] = "custom"
     step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
+    overlaps: ClassVar[bool] = True
+    front_s: ClassVar[float] = FRONT_S
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy; the share is that of the beginning."""

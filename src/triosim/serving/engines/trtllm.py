@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request
-from triosim.serving.step_times import TRTLLM, StepHost
-
-CAPACITY = ("no-evict", "max-utilisation")
+from triosim.serving.step_times import FRONT_S, TRTLLM, StepHost
 
 
 @registered
@@ -24,17 +21,18 @@ class TrtLlm(Policy):
     Attributes:
         max_running: requests that may run at a time (``max_batch_size``).
         max_tokens: tokens of a step (``max_num_tokens``).
-        block_tokens: tokens of a block.
         capacity: ``no-evict`` admits a request only if it fits to its end (GUARANTEED_NO_EVICT); ``max-utilisation``
             admits what fits now and pauses the latest arrivals when blocks run out (MAX_UTILIZATION).
         chunked: whether prompts may be cut (chunked context).
+        overlap: whether a step is scheduled while another runs (PyTorch's executor; engines that were built do not).
     """
 
     max_running: int = 2048
     max_tokens: int | None = 8192
     block_tokens: int = 32
-    capacity: str = "no-evict"
+    capacity: Literal["no-evict", "max-utilisation"] = "no-evict"
     chunked: bool = False
+    overlap: bool = True
 
     vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
     finds_prefixes: ClassVar[bool] = True
@@ -42,24 +40,20 @@ class TrtLlm(Policy):
     all_reduce: ClassVar[str] = "trtllm"
     step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
+    overlaps: ClassVar[bool] = True
+    front_s: ClassVar[float] = FRONT_S
     fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
-        """As of any policy.
-
-        Raises:
-            InputError: ``capacity`` is not known.
-        """
-        if self.capacity not in CAPACITY:
-            raise InputError(f"capacity {quoted(self.capacity)} is not known: give {' or '.join(CAPACITY)}")
+        """As of any policy."""
         super().attach(cache, longest, stages)
+        self.ahead = self.ahead and self.overlap
 
     def schedule(self) -> Batch:
         """The running in order of arrival; then, unless somebody was paused, the waiting."""
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
-        before = len(self.waiting)
-        ready = deque(self.ready())
+        before, ready = len(self.waiting), deque(self.ready())
         while ready and left and len(step) < self.per_step:
             request = ready.popleft()
             tokens = min(request.lacks, left)

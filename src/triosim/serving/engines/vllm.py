@@ -4,10 +4,9 @@ Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14
 * tokens and requests of a step, and what a large device is: ``EngineArgs.get_batch_defaults`` of
   ``vllm/engine/arg_utils.py`` (``UsageContext.OPENAI_API_SERVER``; the A100 is none since pull request 17885);
 * ``SchedulerConfig`` of ``vllm/config/scheduler.py``: ``policy`` ``"fcfs"``, ``disable_hybrid_kv_cache_manager`` off;
-* scheduling ahead: on by default since 0.14.0 (pull request 27614), off before; the model runner that leaves no gap
-  between steps: version 2, for dense models the default since 0.25.0 (pull request 44443), else version 1;
-* blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
-  ``enable_prefix_caching``, on since version 1).
+* scheduling ahead: on since 0.14.0 (pull request 27614); the model runner that leaves no gap between steps: version 2,
+  for dense models the default since 0.25.0 (pull request 44443), else version 1;
+* blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
-from triosim.serving.step_times import NO_HOST, VLLM_AHEAD, VLLM_WAITING, StepHost
+from triosim.serving.step_times import FRONT_S, NO_HOST, VLLM_AHEAD, VLLM_WAITING, StepHost
 
 LARGE = 70 * 2**30
 """Bytes of memory from which on its server takes a device for a large one (``get_batch_defaults``)."""
@@ -28,10 +27,9 @@ LARGE = 70 * 2**30
 @registered
 @dataclass
 class Vllm(Policy):
-    """Each request computes what it lacks or what is left of the budget, so that long prompts are cut.
-
-    A running request that finds no block frees those of the latest arrivals, which wait in front of all others and are
-    computed again.  Nobody is admitted in such a step.
+    """Each request computes what it lacks or what is left of the budget, so that long prompts are cut.  A running one
+    that finds no block frees those of the latest arrivals, which wait in front of all others and are computed again;
+    nobody is admitted in such a step.
 
     Attributes:
         max_running: requests that may run at a time (``max_num_seqs``); 256, on large devices 1,024.
@@ -53,11 +51,13 @@ class Vllm(Policy):
     all_reduce: ClassVar[str] = "custom"
     keeps_states: ClassVar[str] = "blocks"
     fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
+    overlaps: ClassVar[bool] = True
+    front_s: ClassVar[float] = FRONT_S
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy."""
         super().attach(cache, longest, stages)
-        self.by_priority = self.priority
+        self.by_priority, self.ahead = self.priority, self.ahead and self.async_scheduling
 
     def host(self) -> StepHost:
         """All is hidden where steps are scheduled ahead, but for a gap that the first model runner leaves."""
@@ -72,8 +72,8 @@ class Vllm(Policy):
         """The running in order of arrival; then, if nobody had to give way, the waiting."""
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
-        preempted, ready = False, self.in_order()
-        place, last = 0, len(ready)
+        preempted, place, ready = False, 0, self.in_order()
+        last = len(ready)
         while place < last and left:
             request = ready[place]
             place += 1
