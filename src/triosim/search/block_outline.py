@@ -61,7 +61,7 @@ from triosim.search.contracted_passes import (
 )
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
-from triosim.search.peak_memory import stage_reserved_bytes
+from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
@@ -244,7 +244,7 @@ class BlockJob:
         self.replication: Replication = replication(rules, mesh)
         if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
-        if mesh.stages * self.schedule.chunks_per_stage > count_equal_blocks(workload):
+        if 0:
             raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
         parts = mesh.stages * self.schedule.chunks_per_stage
         if (
@@ -509,23 +509,28 @@ class BlockJob:
         """Bytes of the fullest stage: of stages of one kind that with most passes under way."""
         stages, m = self.stages, self.mesh.micro_batches
         orders = [stage_order(self.schedule, stage, stages, m) for stage in range(stages)]
-        kinds: dict[tuple[ModelChunk, ...], int] = {}
-        for stage, order in enumerate(orders):
-            kind = tuple(self.chunks[part] for part in self._parts(stage))
-            if kind not in kinds or order.depth > orders[kinds[kind]].depth:
-                kinds[kind] = stage
-        depth = {kind: orders[stage].depth for kind, stage in kinds.items()}
-        about = {kind: self._about(stage, depth[kind]) for kind, stage in kinds.items()}
-        least = LEAST_FULL * max(about.values())
-        likely = [kind for kind in kinds if about[kind] >= least]
-        fullest_stage_bytes = [
-            a for a in likely if not any(_is_in(a, b) and depth[a] <= depth[b] for b in likely if b != a)
+        of = [tuple(self.chunks[part] for part in self._parts(stage)) for stage in range(stages)]
+        gathers = any(known.gathers for known in self.known)
+        deepest = [
+            (kind, orders[stage]) for kind, own in deepest_stages(orders, of, gathers).items() for stage in own
         ]
-        return max(self._reserved(kind, orders[kinds[kind]]) for kind in fullest_stage_bytes)
+        about = [self._about(kind, order.depth) for kind, order in deepest]
+        least = LEAST_FULL * max(about)
+        likely = [one for one, own in zip(deepest, about, strict=True) if own >= least]
 
-    def _about(self, stage: int, depth: int) -> float:
+        def within(one: tuple[ModelChunk, ...], order: StageOrder) -> bool:
+            """Whether another stage needs no less."""
+            return any(
+                kind != one and _is_in(one, kind) and order.depth <= other.depth
+                and (not gathers or order.successions == other.successions)
+                for kind, other in likely
+            )  # fmt: skip
+
+        return max(self._reserved(kind, order) for kind, order in likely if not within(kind, order))
+
+    def _about(self, kind: tuple[ModelChunk, ...], depth: int) -> float:
         """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
-        known = [self.known[part] for part in self._parts(stage)]
+        known = [self.passes.facts(chunk) for chunk in kind]
         held = sum(one.held for one in known) / len(known)
         share = sum(float(np.mean(one.share)) for one in known)
         return share * self._always_there + depth * held + max(one.largest for one in known)
