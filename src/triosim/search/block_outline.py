@@ -50,6 +50,7 @@ from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses, ChunkStages
 from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
+from triosim.search.chunk_memory import ChunkMemory
 from triosim.search.contracted_passes import (
     COMPUTE_STREAM,
     ContractedPass,
@@ -103,6 +104,7 @@ class SharedStep:
         uncut: the step as one stage.
         stages: its chunks.
         passes: their passes for the micro-batches of :data:`SUMMED`, by what else they depend on.
+        memory: what they allocate.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
     """
 
@@ -112,6 +114,7 @@ class SharedStep:
     uncut: Stages
     stages: ChunkStages
     passes: dict[Hashable, ChunkPasses]
+    memory: ChunkMemory
     updates: dict[int, NDArray[np.float64]]
 
     def of(self, micro_batches: int) -> BlockStep:
@@ -187,7 +190,8 @@ def shared_step(
         short = BlockStep(job.step, seconds, blocks, str(plan.cuts), stack=plan.stack)
         copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
         uncut = cut(job.step.trace, (), job.step.homes)
-        return SharedStep(job, short, once, uncut, ChunkStages(job, short, copies), {}, {})
+        chunks = ChunkStages(job, short, copies)
+        return SharedStep(job, short, once, uncut, chunks, {}, ChunkMemory(chunks), {})
 
     return _STEPS.get(key, make)
 
@@ -526,7 +530,7 @@ class BlockJob:
                 for kind, other in likely
             )  # fmt: skip
 
-        return max(self._reserved(kind, order) for kind, order in likely if not within(kind, order))
+        return max(self._reserved_by(kind, order) for kind, order in likely if not within(kind, order))
 
     def _about(self, kind: tuple[ModelChunk, ...], depth: int) -> float:
         """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
@@ -542,6 +546,23 @@ class BlockJob:
         states = storages.category == Category.OPTIMIZER_STATE
         size = np.where(states, storages.size / (self.replication.shards(self.mesh) if cut else 1), storages.size)
         return float(size[storages.persistent | storages.gradient].sum())
+
+    def _reserved_by(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
+        """Bytes of a stage."""
+        if not self.replication.weights:
+            try:
+                return self.shared.memory.reserved(kind, order, self.facts, *self._storage_sizes)
+            except NoBlocks:  # the step is gone through with all blocks of the stage
+                pass
+        return self._reserved(kind, order)
+
+    @cached_property
+    def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
+        """Bytes of the storages of the step of few blocks on a rank, and what tells them apart."""
+        placed, mesh = self.replication, self.mesh
+        step = sharded(self.priced.share, mesh, placed)
+        shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
+        return step.trace.values.storage_bytes(), shards
 
     def _reserved(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
