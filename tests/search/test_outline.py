@@ -51,6 +51,8 @@ PLANS: list[dict[str, Any]] = [
     {"tp": 1, "pp": 2, "micro_batches": 4, "zero": 3},
     {"tp": 1, "pp": 2, "micro_batches": 8, "schedule": "interleaved-1f1b", "zero": 3},
     {"tp": 2, "pp": 2, "micro_batches": 4, "schedule": "interleaved-1f1b", "zero": 3, "recompute": "full"},
+    {"tp": 2, "pp": 4, "micro_batches": 6, "schedule": "interleaved-1f1b", "zero": 2},
+    {"tp": 1, "pp": 8, "micro_batches": 12, "schedule": "interleaved-1f1b", "zero": 3},
 ]
 
 
@@ -83,7 +85,7 @@ def test_times_are_within_a_thousandth_and_memory_is_equal(
 
 @settings(max_examples=examples(60))
 @given(
-    tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 8, 16]),
+    tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 6, 8, 16]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b"]), zero=st.sampled_from([0, 1, 2, 3]),
     recompute=st.sampled_from(["none", "full", "selective"]),
 )  # fmt: skip
@@ -163,7 +165,7 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
 
 
 FEW: list[dict[str, Any]] = [
-    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 2, "zero": 2}, {"pp": 4, "micro_batches": 6, "zero": 2},
+    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 2, "zero": 2},
     {"pp": 4, "micro_batches": 12, "zero": 3},
 ]  # fmt: skip
 
@@ -173,7 +175,7 @@ def test_chunks_in_turn_of_few_micro_batches_are_left_to_others(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     run = both_of(tp=2, batch_size=48, schedule="interleaved-1f1b", host="none", **asked)
-    with pytest.raises(NotEvaluated, match=r"few micro-batches|rounds of chunks|again in each pass"):
+    with pytest.raises(NotEvaluated, match=r"few micro-batches|again in each pass"):
         outline_plan(workload, machine, *run)
 
 

@@ -34,7 +34,7 @@ from triosim.partition.main_gradients import often
 from triosim.partition.passes.fuse import UnitsByModule
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
-from triosim.partition.shards import sharded
+from triosim.partition.shards import resident, sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
@@ -46,7 +46,7 @@ from triosim.prediction.staged_job import StagedJob, schedule_of
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import UngatheredUnits, missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses, ChunkStages
 from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
@@ -62,7 +62,7 @@ from triosim.search.contracted_passes import (
 )
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
-from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes
+from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
@@ -364,8 +364,7 @@ class BlockJob:
         """What has to be gathered for an action."""
         if not self.known[part].gathers:
             return UngatheredUnits()
-        action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
-        return missing(action_kinds, 0 if action.first else 1, self.replication.regathers, True)
+        return ungathered(action, self.replication.regathers, True)
 
     def written(self, stage: int, action: ActionKind | None) -> tuple[Hashable, Callable[[], PassRows]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
@@ -515,9 +514,7 @@ class BlockJob:
         orders = [stage_order(self.schedule, stage, stages, m) for stage in range(stages)]
         of = [tuple(self.chunks[part] for part in self._parts(stage)) for stage in range(stages)]
         gathers = any(known.gathers for known in self.known)
-        deepest = [
-            (kind, orders[stage]) for kind, own in deepest_stages(orders, of, gathers).items() for stage in own
-        ]
+        deepest = [(kind, orders[stage]) for kind, own in deepest_stages(orders, of, gathers).items() for stage in own]
         about = [self._about(kind, order.depth) for kind, order in deepest]
         least = LEAST_FULL * max(about)
         likely = [one for one, own in zip(deepest, about, strict=True) if own >= least]
@@ -549,20 +546,23 @@ class BlockJob:
 
     def _reserved_by(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage."""
-        if not self.replication.weights:
-            try:
-                return self.shared.memory.reserved(kind, order, self.facts, *self._storage_sizes)
-            except NoBlocks:  # the step is gone through with all blocks of the stage
-                pass
-        return self._reserved(kind, order)
+        try:
+            return self.shared.memory.reserved(kind, order, self.facts, *self._storage_sizes)
+        except NoBlocks:  # the step is gone through with all blocks of the stage
+            return self._reserved(kind, order)
 
     @cached_property
     def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
         """Bytes of the storages of the step of few blocks on a rank, and what tells them apart."""
         placed, mesh = self.replication, self.mesh
         step = sharded(self.priced.share, mesh, placed)
+        size = step.trace.values.storage_bytes()
         shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
-        return step.trace.values.storage_bytes(), shards
+        if self.facts.modules is not None:
+            cut, parts = resident(step.trace, shards[0], step.apart, self.facts.shared[1].shards)
+            size = size.copy()
+            size[cut] = parts
+        return size, (placed.weights, *shards)
 
     def _reserved(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""

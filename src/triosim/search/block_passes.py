@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +29,13 @@ from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
 from triosim.search.block_rows import BlockRows, extrapolate, extrapolate_rows
-from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks, shorter
+from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, shorter
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import OperatorChain
 from triosim.search.transfer_times import SEND
 from triosim.trace.tables import Phase
+
 
 class SymbolicTransferTimes:
     """Numbers the collectives and sends of passes, whose times are not known yet (0).

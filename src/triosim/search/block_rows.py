@@ -1,4 +1,4 @@
-"""Rows of which each block of a model adds the same, those of many blocks extrapolated from those of three, four and five.
+"""Rows of which each block of a model adds the same: those of many blocks from those of three, four and five.
 
 What a block more adds is the same rows again, or more of the same rows; it has to be so for the fourth and the fifth
 block, or nothing is said.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.search.block_step import LONGEST, SHORTEST, NoBlocks
+from triosim.search.block_step import LONGEST, NoBlocks
 
 if TYPE_CHECKING:
     from triosim.search.contracted_passes import PortTarget

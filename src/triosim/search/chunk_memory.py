@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,14 +27,28 @@ from triosim.schedule.gathering import UngatheredUnits
 from triosim.search.block_passes import ChunkStages
 from triosim.search.block_rows import BlockRows, extrapolate, extrapolate_rows
 from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
-from triosim.search.pass_memory import pass_uses, update_uses
+from triosim.search.pass_memory import pass_uses, reduction_uses, update_uses
+from triosim.search.peak_memory import ungathered
 from triosim.search.stage_order import StageOrder
 
 _OWN = (AllocationEvent.ALLOCATE_OWN, AllocationEvent.FREE_OWN)
 FORWARD, BACKWARD, ITERATION = range(3)
 """In which pass of its micro-batch a block is allocated, or that it is one of the iteration."""
-OF_LAST = 2
-"""Of the passes of a chunk the first of the last micro-batch, in which gradients are complete."""
+PARTS = 3
+"""Added to that where it is a rank's part of the gradients of a unit, twice for those of other replicas."""
+
+
+class MicroBatchPath(NamedTuple):
+    """The passes of a micro-batch through a chunk.
+
+    Attributes:
+        forward, backward: what they have to gather.
+        final: whether gradients are complete after the backward.
+    """
+
+    forward: UngatheredUnits
+    backward: UngatheredUnits
+    final: bool
 
 
 class ResidentBlock(NamedTuple):
@@ -55,9 +70,10 @@ class ChunkAllocations:
     """What a chunk allocates.
 
     Attributes:
-        passes: what each of its passes allocates and frees, in order: codes of
-            :class:`triosim.memory.allocation_order.AllocationEvent` for kinds, bytes for ticks; each row names the one
-            that allocates its block, as the pass (the run) and the row, or the number of a block of the iteration.
+        passes: what passes allocate and free: the forward and the backward of each path, then what reduces the
+            gradients after the last.  Codes of :class:`triosim.memory.allocation_order.AllocationEvent` for kinds, bytes for
+            ticks, of a rank's part of gradients those of all parts; each row names the one that allocates its block, as
+            the pass (the run) and the row, or the number of a block of the iteration.
         resident: what is there before, for chunks of few blocks from which it is extrapolated.
         reduced: bytes of its gradients, of parameters that all replicas have and of those of which they have others.
     """
@@ -68,7 +84,7 @@ class ChunkAllocations:
 
 
 class ChunkMemory:
-    """Memory of the chunks of a step whose parameters are not gathered.
+    """Memory of the chunks of a step.
 
     Args:
         stages: the chunks.
@@ -76,7 +92,7 @@ class ChunkMemory:
 
     def __init__(self, stages: ChunkStages) -> None:
         self.stages = stages
-        self._known: dict[ModelChunk, ChunkAllocations] = {}
+        self._known: dict[tuple[ModelChunk, tuple[MicroBatchPath, ...], bool], ChunkAllocations] = {}
         self._resident: dict[tuple[Hashable, ModelChunk], dict[tuple[int, int], BlockRows]] = {}
 
     def reserved(
@@ -94,8 +110,10 @@ class ChunkMemory:
         Raises:
             NoBlocks: blocks do not add alike, or something depends on more than the chunk.
         """
-        chunks = [self._of(chunk) for chunk in kind]
-        what, which, size, ends = [], [], [], [0]
+        regathers, gathers = job.replication.regathers, job.modules is not None
+        ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
+        chunks = [self._of(chunk, paths, regathers) for chunk, (paths, _) in zip(kind, ways, strict=True)]
+        what, which, size, ends, first = [], [], [], [0], [0]
         own = once = 0
         for chunk in chunks:
             for at, rows in enumerate(chunk.passes):
@@ -103,33 +121,37 @@ class ChunkMemory:
                 place = np.where(rows.run == BACKWARD, rows.before + forward, rows.before)
                 which.append(place + np.where(rows.run == ITERATION, once, own))
                 what.append(rows.kind)
-                size.append(rows.ticks)
+                size.append(_of_rank(rows, job))
                 ends.append(ends[-1] + len(rows))
-            own += max(len(chunk.passes[at]) + len(chunk.passes[at + 1]) for at in (FORWARD, OF_LAST))
+            first.append(len(what))
+            own += max(map(len, chunk.passes[::2])) + max(map(len, chunk.passes[1::2]))
             once += max(int(rows.before[rows.run == ITERATION].max(initial=-1)) + 1 for rows in chunk.passes)
-        resident = self._resident_sizes(kind, chunks, job, sizes, sized)
+        there = self._resident_sizes(kind, chunks, job, sizes, sized)
         if job.copies_gradients:
-            copied = sum(
+            there.append(sum(
                 size for chunk in chunks for size, own_way in zip(chunk.reduced, job.shared, strict=True)
                 if own_way.reductions
-            )  # fmt: skip
-            resident.append(copied)
-        there = -(-np.array(resident, np.int64) // ROUND_BYTES) * ROUND_BYTES
+            ))  # fmt: skip
+        resident = _rounded(np.array(there, np.int64))
+        passes, micro_batch = self._order(order, [path for _, path in ways], first)
         return AllocationOrder(
-            there[there > 0], np.array(ends, np.int64), np.concatenate(what).astype(np.int8),
-            np.concatenate(which).astype(np.int32), np.concatenate(size), self._order(order, len(kind)),
-            order.micro_batch.astype(np.int32),
+            resident[resident > 0], np.array(ends, np.int64), np.concatenate(what).astype(np.int8),
+            np.concatenate(which).astype(np.int32), np.concatenate(size), passes, micro_batch,
         ).reserved_bytes()  # fmt: skip
 
-    def _order(self, order: StageOrder, chunks: int) -> NDArray[np.int32]:
-        """Which pass of which chunk each action is."""
+    def _order(
+        self, order: StageOrder, paths: Sequence[NDArray[np.int64]], first: Sequence[int]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Which pass of which chunk each action is, reductions among them, and on which micro-batch it works."""
         kinds, row = order.action_kinds, order.kind_of_action
         chunk = np.array([kind.chunk for kind in kinds], np.int64)[row]
         backward = np.array([kind.what is not Pass.FORWARD for kind in kinds], np.int64)[row]
-        final = np.flatnonzero(np.array([kind.final for kind in kinds], bool)[row])
-        last = np.full(chunks, -1, np.int64)
-        last[chunk[final]] = order.micro_batch[final]
-        return (4 * chunk + OF_LAST * (order.micro_batch == last[chunk]) + backward).astype(np.int32)
+        path = np.stack(paths)[chunk, order.micro_batch]
+        passes = np.array(first)[chunk] + 2 * path + backward
+        ends = np.flatnonzero(order.last)
+        passes = np.insert(passes, ends + 1, np.array(first)[chunk[ends] + 1] - 1)
+        micro_batch = np.insert(order.micro_batch, ends + 1, order.micro_batch.max(initial=0))
+        return passes.astype(np.int32), micro_batch.astype(np.int32)
 
     def _resident_sizes(
         self, kind: tuple[ModelChunk, ...], chunks: Sequence[ChunkAllocations], job: JobFacts,
@@ -166,52 +188,100 @@ class ChunkMemory:
             self._resident[key] = made
         return self._resident[key]
 
-    def _of(self, chunk: ModelChunk) -> ChunkAllocations:
-        if chunk not in self._known:
+    def _of(self, chunk: ModelChunk, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
+        key = chunk, paths, regathers
+        if key not in self._known:
             if chunk.blocks <= LONGEST:
-                self._known[chunk] = _allocations(self.stages.of(chunk))
+                self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
             else:
-                few = [self._of(one) for one in shorter(chunk)]
+                few = [self._of(one, paths, regathers) for one in shorter(chunk)]
                 passes = zip(*(one.passes for one in few), strict=True)
                 reduced = zip(*(one.reduced for one in few), strict=True)
-                self._known[chunk] = ChunkAllocations(
+                self._known[key] = ChunkAllocations(
                     tuple(extrapolate_rows(rows, chunk.blocks) for rows in passes),
                     tuple(resident for one in few for resident in one.resident),
                     tuple(extrapolate(sizes, chunk.blocks) for sizes in reduced),  # type: ignore[arg-type]
                 )
-        return self._known[chunk]
+        return self._known[key]
 
 
-def _allocations(facts: StageFacts) -> ChunkAllocations:
+def _paths(
+    order: StageOrder, chunk: int, regathers: bool, gathers: bool
+) -> tuple[tuple[MicroBatchPath, ...], NDArray[np.int64]]:
+    """The ways that micro-batches take through a chunk, and that of each."""
+    kinds, row = order.action_kinds, order.kind_of_action
+    taken = np.full((2, int(order.micro_batch.max(initial=0)) + 1), -1, np.int64)  # kind of both passes of each
+    for number, kind in enumerate(kinds):
+        if kind.chunk == chunk:
+            taken[int(kind.what is not Pass.FORWARD), order.micro_batch[row == number]] = number
+    if (taken < 0).any():
+        raise NoBlocks("micro-batches that do not take both passes")
+    code = taken[0] * len(kinds) + taken[1]
+    _, at, of = np.unique(code, return_index=True, return_inverse=True)
+    needs = [ungathered(kind, regathers, True) if gathers else UngatheredUnits() for kind in kinds]
+    number: dict[MicroBatchPath, int] = {}
+    places = [
+        number.setdefault(MicroBatchPath(needs[one], needs[other], kinds[other].final), len(number))
+        for one, other in taken[:, at].T.tolist()
+    ]
+    return tuple(number), np.array(places, np.int64)[of.reshape(-1)]
+
+
+def _rounded(size: NDArray[np.int64]) -> NDArray[np.int64]:
+    return -(-size // ROUND_BYTES) * ROUND_BYTES
+
+
+def _of_rank(rows: BlockRows, job: JobFacts) -> NDArray[np.int64]:
+    """Bytes of the blocks of some rows on a rank."""
+    whole = np.array([1, *(shared.shards for shared in job.shared)], np.int64)
+    return _rounded(rows.ticks // whole[rows.label // PARTS])
+
+
+def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
     """What a chunk of few blocks allocates."""
     (part,), blocks = facts.parts, facts.blocks.build()
     job, storages = facts.job, facts.job.storages
-    extra = np.arange(len(blocks.size)) >= len(storages)
-    if (extra & (blocks.scope != BlockLifetime.RESIDENT) & (blocks.size > 0)).any():
-        raise NoBlocks("blocks that are no storages of the step")
-    if (blocks.home != 0).any():
-        raise NoBlocks("blocks that are elsewhere")
-    kinds = ((Pass.FORWARD, False), (Pass.BACKWARD, False), (Pass.BACKWARD, True))
-    uses = [pass_uses(facts, part, what, final, UngatheredUnits()).uses for what, final in kinds]
-    update = update_uses(facts).uses
-    if (facts.blocks.build().size[update.block] > 0).any():
+    size, parts = blocks.size.copy(), np.zeros(len(blocks.size), np.int64)
+    for unit, own in zip(part.units, part.blocks, strict=True):
+        parts[own.shard] = 1 + (unit.parameters[0] in job.step.apart)
+        size[own.shard] = unit.scatter_bytes
+    extra = np.arange(len(size)) >= len(storages)
+    known = np.isin(np.arange(len(size)), [block for own in part.blocks for block in own])
+    if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (size > 0)).any() or (blocks.home != 0).any():
+        raise NoBlocks("blocks that are elsewhere, or no storages of the step")
+    kinds = dict.fromkeys(
+        kind for path in paths
+        for kind in ((Pass.FORWARD, False, path.forward), (Pass.BACKWARD, path.final, path.backward))
+    )  # fmt: skip
+    number = {kind: row for row, kind in enumerate(kinds)}
+    uses = [pass_uses(facts, part, *kind, regathers).uses for kind in kinds]
+    uses += [reduction_uses(facts, part).uses, update_uses(facts).uses]
+    if len(facts.blocks.build().size) > len(size):
         raise NoBlocks("an update that needs memory")
-    order, micro_batch = np.array([0, 1, 0, 2]), np.array([0, 0, 1, 1])
+    order = [
+        row for path in paths
+        for row in (number[Pass.FORWARD, False, path.forward], number[Pass.BACKWARD, path.final, path.backward])
+    ]  # fmt: skip
+    order += [len(kinds), len(kinds) + 1]
+    micro_batch = np.minimum(np.arange(len(order)) // 2, len(paths) - 1)
+    told = ROUND_BYTES * np.where(blocks.size > 0, np.arange(len(size)) + 1, 0)  # sizes that tell blocks apart
     try:
-        made = allocation_order(blocks, uses, order, micro_batch)
+        made = allocation_order(replace(blocks, size=told), uses, np.array(order), micro_batch)
     except Undecided:
         raise NoBlocks("blocks of which lifetimes decide") from None
     passes: list[BlockRows] = []
-    for forward, backward in made.order.reshape(2, 2).tolist():
-        place = np.zeros((2, int(made.which.max(initial=0)) + 1), np.int64)  # pass and row that allocates each block
-        for number, kind in enumerate((forward, backward)):
-            own = slice(int(made.ends[kind]), int(made.ends[kind + 1]))
-            what, which = made.what[own].astype(np.int64), made.which[own].astype(np.int64)
-            new = np.flatnonzero(what == AllocationEvent.ALLOCATE_OWN)
-            place[0, which[new]], place[1, which[new]] = number, new
-            mine = np.isin(what, _OWN)
-            run = np.where(mine, place[0, which], ITERATION)
-            passes.append(_rows(what, run, made.size[own], np.where(mine, place[1, which], which)))
+    place = np.zeros((2, 0), np.int64)  # pass and row that allocates each block
+    for at, kind in enumerate(made.order[:-1].tolist()):
+        if at % 2 == FORWARD:
+            place = np.zeros((2, int(made.which.max(initial=0)) + 1), np.int64)
+        own = slice(int(made.ends[kind]), int(made.ends[kind + 1]))
+        what, which, block = (column[own].astype(np.int64) for column in (made.what, made.which, made.size))
+        block = block // ROUND_BYTES - 1
+        new = np.flatnonzero(what == AllocationEvent.ALLOCATE_OWN)
+        place[0, which[new]], place[1, which[new]] = at % 2, new
+        mine = np.isin(what, _OWN)
+        run = np.where(mine, place[0, which], ITERATION)
+        passes.append(_rows(what, run, size[block], np.where(mine, place[1, which], which), PARTS * parts[block]))
     apart = [0, 0]
     for gradient in part.grads:
         apart[gradient.parameter in job.step.apart] += gradient.bytes
@@ -234,14 +304,14 @@ def _resident(job: JobFacts, there: NDArray[np.int64], category: NDArray[np.int8
 
 def _rows(
     kind: Sequence[int] | NDArray[np.int64], label: Sequence[int] | NDArray[np.int64], size: NDArray[np.int64],
-    named: NDArray[np.int64] | None = None,
+    named: NDArray[np.int64] | None = None, more: NDArray[np.int64] | int = 0,
 ) -> BlockRows:  # fmt: skip
-    """Rows of a kind and a size, which name one each, if ``named``, of the run that is their label."""
+    """Rows of a kind and a size, which name one each, if ``named``, of the run that is their label without ``more``."""
     count, labels = len(size), np.array(label, np.int64)
     zero = np.zeros(count, np.int64)
     names = named is not None
     return BlockRows(
-        np.array(kind, np.int64), zero, labels, size.astype(np.int64), np.ones(count), zero,
+        np.array(kind, np.int64), zero, labels + more, size.astype(np.int64), np.ones(count), zero,
         np.arange(count + 1) * names, labels if names else zero[:0], named if named is not None else zero[:0],
         (None,) * count,
     )  # fmt: skip

@@ -80,8 +80,14 @@ def parameters_to_gather(action: ActionKind, of: StageFacts) -> UngatheredUnits:
     """What has to be gathered for an action."""
     if not of.parts[action.chunk].units:
         return UngatheredUnits()
+    return ungathered(action, of.job.replication.regathers, of.job.stages.count > 1)
+
+
+def ungathered(action: ActionKind, regathers: bool, pipelined: bool) -> UngatheredUnits:
+    """What has to be gathered for an action of a chunk whose parameters are; arguments as of
+    :func:`triosim.schedule.gathering.missing`."""
     action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
-    return missing(action_kinds, 0 if action.first else 1, of.job.replication.regathers, of.job.stages.count > 1)
+    return missing(action_kinds, 0 if action.first else 1, regathers, pipelined)
 
 
 def _scheduled(of: StageFacts, order: StageOrder) -> tuple[list[PassUses], NDArray[np.int64], NDArray[np.int64]]:
@@ -94,7 +100,9 @@ def _scheduled(of: StageFacts, order: StageOrder) -> tuple[list[PassUses], NDArr
         key = (action.what, action.chunk, action.final, parameters_to_gather(action, of))
         if key not in known:
             known[key] = len(passes)
-            passes.append(pass_uses(of, of.parts[action.chunk], action.what, action.final, key[-1]))
+            passes.append(
+                pass_uses(of, of.parts[action.chunk], action.what, action.final, key[-1], of.job.replication.regathers)
+            )
         kinds.append(known[key])
     which, end = np.array(kinds, np.int64)[order.kind_of_action], int(order.micro_batch.max(initial=0))
     ends = np.flatnonzero(order.last)
