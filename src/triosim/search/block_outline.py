@@ -527,7 +527,7 @@ class BlockJob:
                 for kind, other in likely
             )  # fmt: skip
 
-        return max(self._reserved_by(kind, order) for kind, order in likely if not within(kind, order))
+        return max(self.reserved_of(kind, order) for kind, order in likely if not within(kind, order))
 
     def _about(self, kind: tuple[ModelChunk, ...], depth: int) -> float:
         """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
@@ -544,12 +544,20 @@ class BlockJob:
         size = np.where(states, storages.size / (self.replication.shards(self.mesh) if cut else 1), storages.size)
         return float(size[storages.persistent | storages.gradient].sum())
 
-    def _reserved_by(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
-        """Bytes of a stage."""
-        try:
-            return self.shared.memory.reserved(kind, order, self.facts, *self._storage_sizes)
-        except NoBlocks:  # the step is gone through with all blocks of the stage
-            return self._reserved(kind, order)
+    def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder, extrapolated: bool = True) -> int:
+        """Bytes that the allocator of a stage reserves.
+
+        Args:
+            kind: chunks of the stage.
+            order: of its actions.
+            extrapolated: from few blocks of each chunk, if that can be; else all blocks are gone through.
+        """
+        if extrapolated:
+            try:
+                return self.shared.memory.reserved(kind, order, self.facts, *self._storage_sizes)
+            except NoBlocks:
+                pass
+        return self._reserved(kind, order)
 
     @cached_property
     def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
