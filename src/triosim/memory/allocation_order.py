@@ -77,6 +77,24 @@ class AllocationOrder:
     order: Int32
     micro_batch: Int32
 
+    def live_bytes(self) -> int:
+        """About how many bytes are allocated at once at most, blocks of the iteration that no pass frees all the time.
+
+        What a pass allocates or frees only if it is not there, or is, counts as if it did.
+        """
+        once = ~np.isin(self.what, _OWN)
+        freed = np.zeros(int(self.which.max(initial=0)) + 1, bool)
+        freed[self.which[once & np.isin(self.what, _FREES)]] = True
+        stays = once & ~freed[self.which]
+        _, first = np.unique(self.which[stays], return_index=True)
+        always = int(self.resident.sum()) + int(self.size[stays][first].sum())
+        change = np.where(stays, 0, np.where(np.isin(self.what, _FREES), -self.size, self.size))
+        level = np.append(0, np.cumsum(change))
+        begin, end = level[self.ends[:-1]], level[self.ends[1:]]
+        peak = np.array([level[a : b + 1].max() for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)]) - begin
+        before = np.append(0, np.cumsum((end - begin)[self.order]))[:-1]
+        return always + int((before + peak[self.order]).max(initial=0))
+
     def reserved_bytes(self, native: bool | None = None) -> int:
         """What the caching allocator reserves.
 

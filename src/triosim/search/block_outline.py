@@ -28,6 +28,7 @@ from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
+from triosim.memory.allocation_order import AllocationOrder
 from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import often
@@ -68,7 +69,7 @@ from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
 from triosim.stacks import ASSUMED, NEEDED
 from triosim.trace.repeated import KEPT, repeated
-from triosim.trace.tables import Category, Trace
+from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
@@ -79,7 +80,7 @@ SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
 made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
 LEAST_FULL = 0.8
-"""Part of what the fullest stage needs, roughly, from which on another may be it."""
+"""Part of what is allocated at once on the fullest stage from which on another may be it."""
 SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
 MUCH_LARGER = 1.5
@@ -248,15 +249,6 @@ class BlockJob:
         self.replication: Replication = replication(rules, mesh)
         if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
-        if 0:
-            raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
-        parts = mesh.stages * self.schedule.chunks_per_stage
-        if (
-            self.replication.regathers
-            and self.schedule.chunks_per_stage > 1
-            and count_equal_blocks(workload) < 2 * parts
-        ):
-            raise NoBlocks("parts of about a block that are gathered in each pass: what is gathered ahead is of others")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
         self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._padding())
@@ -515,49 +507,31 @@ class BlockJob:
         of = [tuple(self.chunks[part] for part in self._parts(stage)) for stage in range(stages)]
         gathers = any(known.gathers for known in self.known)
         deepest = [(kind, orders[stage]) for kind, own in deepest_stages(orders, of, gathers).items() for stage in own]
-        about = [self._about(kind, order.depth) for kind, order in deepest]
-        least = LEAST_FULL * max(about)
-        likely = [one for one, own in zip(deepest, about, strict=True) if own >= least]
 
         def within(one: tuple[ModelChunk, ...], order: StageOrder) -> bool:
             """Whether another stage needs no less."""
             return any(
                 kind != one and _is_in(one, kind) and order.depth <= other.depth
                 and (not gathers or order.successions == other.successions)
-                for kind, other in likely
+                for kind, other in deepest
             )  # fmt: skip
 
-        return max(self.reserved_of(kind, order) for kind, order in likely if not within(kind, order))
+        possible = [one for one in deepest if not within(*one)]
+        try:
+            asked = [self.allocations_of(*one) for one in possible]
+        except NoBlocks:  # all blocks of a stage are gone through
+            return max(self.reserved_of(*one) for one in possible)
+        about = [one.live_bytes() for one in asked]
+        least = LEAST_FULL * max(about)
+        return max(one.reserved_bytes() for one, live in zip(asked, about, strict=True) if live >= least)
 
-    def _about(self, kind: tuple[ModelChunk, ...], depth: int) -> float:
-        """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
-        known = [self.passes.facts(chunk) for chunk in kind]
-        held = sum(one.held for one in known) / len(known)
-        share = sum(float(np.mean(one.share)) for one in known)
-        return share * self._always_there + depth * held + max(one.largest for one in known)
+    def allocations_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> AllocationOrder:
+        """What a stage allocates, from few blocks of its chunks.
 
-    @cached_property
-    def _always_there(self) -> float:
-        """Bytes of all parameters, gradients and optimizer states of a rank of one stage."""
-        storages, cut = self.facts.storages, self.replication.states and not self.shared.job.step.replication.states
-        states = storages.category == Category.OPTIMIZER_STATE
-        size = np.where(states, storages.size / (self.replication.shards(self.mesh) if cut else 1), storages.size)
-        return float(size[storages.persistent | storages.gradient].sum())
-
-    def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder, extrapolated: bool = True) -> int:
-        """Bytes that the allocator of a stage reserves.
-
-        Args:
-            kind: chunks of the stage.
-            order: of its actions.
-            extrapolated: from few blocks of each chunk, if that can be; else all blocks are gone through.
+        Raises:
+            NoBlocks: it is more than that says.
         """
-        if extrapolated:
-            try:
-                return self.shared.memory.reserved(kind, order, self.facts, *self._storage_sizes)
-            except NoBlocks:
-                pass
-        return self._reserved(kind, order)
+        return self.shared.memory.allocations(kind, order, self.facts, *self._storage_sizes)
 
     @cached_property
     def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
@@ -572,7 +546,7 @@ class BlockJob:
             size[cut] = parts
         return size, (placed.weights, *shards)
 
-    def _reserved(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
+    def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
         least = sum(chunk.blocks for chunk in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)

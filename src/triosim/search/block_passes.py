@@ -215,8 +215,6 @@ class ChunkFacts:
         gathers: whether parameters are gathered in its passes.
         arriving, leaving: bytes of each value that crosses its begin and its end.
         share: what it has of each row of the optimizer, part of the short step's.
-        held: bytes, roughly, of what a pass keeps for its backward.
-        largest: bytes of all that one of its operators touches, at most.
         groups: bytes of the parameters of each group of gradients that are reduced together, with their axis.
         tied: parameters, and bytes, of gradients that the other end of the model has too.
     """
@@ -226,8 +224,6 @@ class ChunkFacts:
     arriving: tuple[int, ...]
     leaving: tuple[int, ...]
     share: tuple[float, ...]
-    held: float
-    largest: int
     groups: tuple[tuple[int, int], ...]
     tied: tuple[tuple[int, int], ...]
 
@@ -377,8 +373,7 @@ class ChunkPasses:
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         if sorted(groups) != sorted(self._groups_of(chunk)):
             raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
-        held = last.held + (chunk.blocks - LONGEST) * (last.held - few[1].held)
-        return replace(last, share=share, groups=groups, held=held)
+        return replace(last, share=share, groups=groups)
 
     def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
         """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
@@ -403,18 +398,12 @@ class ChunkPasses:
         facts, job = of.facts, of.job
         crossing = job.stages.boundaries
         updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
-        storages, phase = job.storages, job.step.trace.operators.phase
-        where, first, last = storages.touched([*part.forward, *part.backward])
-        passing = ~(storages.persistent | storages.given | storages.gradient)[where]
-        kept = passing & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
         return ChunkFacts(
             leads=any(of.chain.leads(rows) for rows in part.rows.values()),
             gathers=bool(part.units),
             arriving=tuple(b.bytes for b in crossing if b.target == part.number),
             leaving=tuple(b.bytes for b in crossing if b.source == part.number),
             share=tuple(facts.share[updates].tolist()),
-            held=float(storages.size[where[kept]].sum()),
-            largest=_largest(job, [*part.forward, *part.backward]),
             groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
             tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
         )
@@ -427,12 +416,3 @@ def _groups(part: PartFacts, grads: Sequence[Gradient]) -> list[tuple[int, int]]
         (int(sum(size[g.parameter] for g in group)), job.mesh.row(job.gathering_axis(group[0].parameter)))
         for group in part.grouped(grads)
     ]
-
-
-def _largest(job: JobFacts, rows: list[int]) -> int:
-    """Bytes of all that one of some operators touches, at most."""
-    operators, size = job.step.trace.operators, job.step.trace.values.bytes()
-    touched = np.zeros(len(operators), np.int64)
-    for table in (operators.inputs, operators.outputs):
-        np.add.at(touched, table.rows(), size[table.values])
-    return int(touched[rows].max(initial=0))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Undecided, allocation_order
 from triosim.memory.footprint import ROUND_BYTES
@@ -30,12 +31,17 @@ from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
 from triosim.search.pass_memory import pass_uses, reduction_uses, update_uses
 from triosim.search.peak_memory import ungathered
 from triosim.search.stage_order import StageOrder
+from triosim.trace.blocks import blocks as blocks_of
 
 _OWN = (AllocationEvent.ALLOCATE_OWN, AllocationEvent.FREE_OWN)
 FORWARD, BACKWARD, ITERATION = range(3)
 """In which pass of its micro-batch a block is allocated, or that it is one of the iteration."""
 PARTS = 3
 """Added to that where it is a rank's part of the gradients of a unit, twice for those of other replicas."""
+
+
+SEVERAL = 3
+"""Blocks that read what is no output of one for the next."""
 
 
 class MicroBatchPath(NamedTuple):
@@ -55,12 +61,13 @@ class ResidentBlock(NamedTuple):
     """What a chunk has before the first pass.
 
     Attributes:
-        list: its category, and the how many of that of its parameter: optimizers have lists of each of their states.
+        list: its category, the how many of that of its parameter (optimizers have lists of each of their states), and
+            whether it comes before (-1) or after (1) those of repeated blocks.
         storage: of the step.
         given: whether each micro-batch has one.
     """
 
-    list: tuple[int, int]
+    list: tuple[int, int, int]
     storage: int
     given: bool
 
@@ -76,11 +83,13 @@ class ChunkAllocations:
             the pass (the run) and the row, or the number of a block of the iteration.
         resident: what is there before, for chunks of few blocks from which it is extrapolated.
         reduced: bytes of its gradients, of parameters that all replicas have and of those of which they have others.
+        shares: whether passes use what all blocks read, as rotary tables: another chunk of its stage may have it already.
     """
 
     passes: tuple[BlockRows, ...]
     resident: tuple[tuple[ResidentBlock, ...], ...]
     reduced: tuple[int, int]
+    shares: bool
 
 
 class ChunkMemory:
@@ -93,12 +102,12 @@ class ChunkMemory:
     def __init__(self, stages: ChunkStages) -> None:
         self.stages = stages
         self._known: dict[tuple[ModelChunk, tuple[MicroBatchPath, ...], bool], ChunkAllocations] = {}
-        self._resident: dict[tuple[Hashable, ModelChunk], dict[tuple[int, int], BlockRows]] = {}
+        self._resident: dict[tuple[Hashable, ModelChunk], dict[tuple[int, int, int], BlockRows]] = {}
 
-    def reserved(
+    def allocations(
         self, kind: tuple[ModelChunk, ...], order: StageOrder, job: JobFacts, sizes: NDArray[np.int64], sized: Hashable
-    ) -> int:
-        """Bytes that the allocator of a stage reserves.
+    ) -> AllocationOrder:
+        """What the allocator of a stage is asked for.
 
         Args:
             kind: its chunks.
@@ -113,6 +122,8 @@ class ChunkMemory:
         regathers, gathers = job.replication.regathers, job.modules is not None
         ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
         chunks = [self._of(chunk, paths, regathers) for chunk, (paths, _) in zip(kind, ways, strict=True)]
+        if len(chunks) > 1 and any(chunk.shares for chunk in chunks):
+            raise NoBlocks("chunks that have the same in memory")
         what, which, size, ends, first = [], [], [], [0], [0]
         own = once = 0
         for chunk in chunks:
@@ -137,7 +148,7 @@ class ChunkMemory:
         return AllocationOrder(
             resident[resident > 0], np.array(ends, np.int64), np.concatenate(what).astype(np.int8),
             np.concatenate(which).astype(np.int32), np.concatenate(size), passes, micro_batch,
-        ).reserved_bytes()  # fmt: skip
+        )  # fmt: skip
 
     def _order(
         self, order: StageOrder, paths: Sequence[NDArray[np.int64]], first: Sequence[int]
@@ -158,7 +169,7 @@ class ChunkMemory:
         sizes: NDArray[np.int64], sized: Hashable,
     ) -> list[int]:  # fmt: skip
         """Bytes of all that is there before, in the order of the storages of the step."""
-        spans: dict[tuple[int, int], tuple[int, int]] = {}  # of each list its lowest and its highest storage
+        spans: dict[tuple[int, int, int], tuple[int, int]] = {}  # of each list its lowest and its highest storage
         for one in (block for chunk in chunks for few in chunk.resident for block in few):
             low, high = spans.get(one.list, (one.storage, one.storage))
             spans[one.list] = min(low, one.storage), max(high, one.storage)
@@ -173,7 +184,7 @@ class ChunkMemory:
 
     def _resident_rows(
         self, chunk: ModelChunk, of: ChunkAllocations, sizes: NDArray[np.int64], sized: Hashable
-    ) -> dict[tuple[int, int], BlockRows]:
+    ) -> dict[tuple[int, int, int], BlockRows]:
         """What a chunk has before of each list: whether each micro-batch has one for labels, bytes for ticks."""
         key = sized, chunk
         if key not in self._resident:
@@ -201,6 +212,7 @@ class ChunkMemory:
                     tuple(extrapolate_rows(rows, chunk.blocks) for rows in passes),
                     tuple(resident for one in few for resident in one.resident),
                     tuple(extrapolate(sizes, chunk.blocks) for sizes in reduced),  # type: ignore[arg-type]
+                    any(one.shares for one in few),
                 )
         return self._known[key]
 
@@ -287,18 +299,44 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
         apart[gradient.parameter in job.step.apart] += gradient.bytes
     there = (blocks.scope == BlockLifetime.RESIDENT) & (blocks.size > 0) & ~extra
     resident = _resident(job, np.flatnonzero(there), blocks.category)
-    return ChunkAllocations(tuple(passes), (resident,), (apart[0], apart[1]))
+    used = distinct(np.concatenate([one.block for one in uses]))
+    used = used[(blocks.scope[used] == BlockLifetime.MICRO_BATCH) & (used < len(storages))]
+    shares = bool((_readers(job)[used] >= SEVERAL).any())
+    return ChunkAllocations(tuple(passes), (resident,), (apart[0], apart[1]), shares)
+
+
+def _readers(job: JobFacts) -> NDArray[np.int64]:
+    """How many repeated blocks touch each storage of a step."""
+    trace = job.step.trace
+    of, inputs = blocks_of(trace).of(trace)[trace.operators.inputs.rows()].astype(np.int64), trace.operators.inputs
+    blocks = int(of.max(initial=0)) + 1
+    pairs = distinct((trace.values.storage[inputs.values].astype(np.int64) * blocks + of)[of >= 0])
+    return np.bincount(pairs // blocks, minlength=len(job.storages))
 
 
 def _resident(job: JobFacts, there: NDArray[np.int64], category: NDArray[np.int8]) -> tuple[ResidentBlock, ...]:
     """Some storages of a step."""
-    storages, owner = job.storages, job.step.trace.values.of
-    given, found = storages.given & ~storages.persistent, []
-    number: Counter[tuple[int, int]] = Counter()
-    for storage, value in zip(there.tolist(), owner[storages.shown[there]].tolist(), strict=True):
-        key = int(category[storage]), value
-        found.append(ResidentBlock((key[0], number[key] if value >= 0 else 0), storage, bool(given[storage])))
-        number[key] += 1
+    storages, trace = job.storages, job.step.trace
+    shown, weights = storages.shown[there], np.zeros(len(trace.values), bool)
+    weights[trace.weights()] = True
+    owner = np.where(weights[shown], shown, trace.values.of[shown])
+    inputs, of = trace.operators.inputs, blocks_of(trace).of(trace)
+    repeated = np.zeros(len(trace.values) + 1, bool)
+    repeated[inputs.values[of[inputs.rows()] >= 0]] = True
+    repeated[-1] = False  # of nobody
+    given, number, lists = storages.given & ~storages.persistent, Counter[tuple[int, int]](), []
+    first: dict[tuple[int, int], int] = {}
+    for storage, value in zip(there.tolist(), owner.tolist(), strict=True):
+        one = int(category[storage]), value
+        own = one[0], number[one] if value >= 0 else 0
+        number[one] += 1
+        if repeated[value]:
+            first.setdefault(own, storage)
+        lists.append(own)
+    found = []
+    for own, storage, value in zip(lists, there.tolist(), owner.tolist(), strict=True):
+        place = 0 if repeated[value] else -1 if storage < first.get(own, -1) else 1
+        found.append(ResidentBlock((*own, place), storage, bool(given[storage])))
     return tuple(found)
 
 
