@@ -77,18 +77,12 @@ class AllocationOrder:
     order: Int32
     micro_batch: Int32
 
-    def live_bytes(self) -> int:
-        """About how many bytes are allocated at once at most, blocks of the iteration that no pass frees all the time.
-
-        What a pass allocates or frees only if it is not there, or is, counts as if it did.
-        """
+    def most_live_bytes(self) -> int:
+        """Bytes that are allocated at once at most if each block of the iteration is there once, all the time."""
         once = ~np.isin(self.what, _OWN)
-        freed = np.zeros(int(self.which.max(initial=0)) + 1, bool)
-        freed[self.which[once & np.isin(self.what, _FREES)]] = True
-        stays = once & ~freed[self.which]
-        _, first = np.unique(self.which[stays], return_index=True)
-        always = int(self.resident.sum()) + int(self.size[stays][first].sum())
-        change = np.where(stays, 0, np.where(np.isin(self.what, _FREES), -self.size, self.size))
+        _, first = np.unique(self.which[once], return_index=True)
+        always = int(self.resident.sum()) + int(self.size[once][first].sum())
+        change = np.where(once, 0, np.where(self.what == _Event.FREE_OWN, -self.size, self.size))
         level = np.append(0, np.cumsum(change))
         begin, end = level[self.ends[:-1]], level[self.ends[1:]]
         peak = np.array([level[a : b + 1].max() for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)]) - begin

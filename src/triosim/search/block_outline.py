@@ -80,7 +80,7 @@ SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
 made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
 LEAST_FULL = 0.8
-"""Part of what is allocated at once on the fullest stage from which on another may be it."""
+"""Part of what the fullest stage reserves that another allocates at once at most from which on it may be that."""
 SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
 MUCH_LARGER = 1.5
@@ -521,9 +521,11 @@ class BlockJob:
             asked = [self.allocations_of(*one) for one in possible]
         except NoBlocks:  # all blocks of a stage are gone through
             return max(self.reserved_of(*one) for one in possible)
-        about = [one.live_bytes() for one in asked]
-        least = LEAST_FULL * max(about)
-        return max(one.reserved_bytes() for one, live in zip(asked, about, strict=True) if live >= least)
+        reserved = 0
+        for most, one in sorted(((one.most_live_bytes(), one) for one in asked), key=lambda pair: -pair[0]):
+            if most >= LEAST_FULL * reserved:
+                reserved = max(reserved, one.reserved_bytes())
+        return reserved
 
     def allocations_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> AllocationOrder:
         """What a stage allocates, from few blocks of its chunks.

@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Undecided, allocation_order
+from triosim.memory.blocks import StepStorages
 from triosim.memory.footprint import ROUND_BYTES
 from triosim.memory.liveness import BlockLifetime
 from triosim.schedule._stage import JobFacts, StageFacts
@@ -32,6 +34,7 @@ from triosim.search.pass_memory import pass_uses, reduction_uses, update_uses
 from triosim.search.peak_memory import ungathered
 from triosim.search.stage_order import StageOrder
 from triosim.trace.blocks import blocks as blocks_of
+from triosim.trace.tables import Trace
 
 _OWN = (AllocationEvent.ALLOCATE_OWN, AllocationEvent.FREE_OWN)
 FORWARD, BACKWARD, ITERATION = range(3)
@@ -78,12 +81,12 @@ class ChunkAllocations:
 
     Attributes:
         passes: what passes allocate and free: the forward and the backward of each path, then what reduces the
-            gradients after the last.  Codes of :class:`triosim.memory.allocation_order.AllocationEvent` for kinds, bytes for
-            ticks, of a rank's part of gradients those of all parts; each row names the one that allocates its block, as
-            the pass (the run) and the row, or the number of a block of the iteration.
+            gradients after the last.  Codes of :class:`triosim.memory.allocation_order.AllocationEvent` for kinds,
+            bytes for ticks, of a rank's part of gradients those of all parts; each row names the one that allocates its
+            block, as the pass (the run) and the row, or the number of a block of the iteration.
         resident: what is there before, for chunks of few blocks from which it is extrapolated.
         reduced: bytes of its gradients, of parameters that all replicas have and of those of which they have others.
-        shares: whether passes use what all blocks read, as rotary tables: another chunk of its stage may have it already.
+        shares: whether passes use what all blocks read, as rotary tables: another chunk of its stage may have it.
     """
 
     passes: tuple[BlockRows, ...]
@@ -298,46 +301,52 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
     for gradient in part.grads:
         apart[gradient.parameter in job.step.apart] += gradient.bytes
     there = (blocks.scope == BlockLifetime.RESIDENT) & (blocks.size > 0) & ~extra
-    resident = _resident(job, np.flatnonzero(there), blocks.category)
+    resident = _resident(job, np.flatnonzero(there))
     used = distinct(np.concatenate([one.block for one in uses]))
     used = used[(blocks.scope[used] == BlockLifetime.MICRO_BATCH) & (used < len(storages))]
-    shares = bool((_readers(job)[used] >= SEVERAL).any())
+    shares = bool((_readers(job.step.trace)[used] >= SEVERAL).any())
     return ChunkAllocations(tuple(passes), (resident,), (apart[0], apart[1]), shares)
 
 
-def _readers(job: JobFacts) -> NDArray[np.int64]:
-    """How many repeated blocks touch each storage of a step."""
-    trace = job.step.trace
-    of, inputs = blocks_of(trace).of(trace)[trace.operators.inputs.rows()].astype(np.int64), trace.operators.inputs
-    blocks = int(of.max(initial=0)) + 1
-    pairs = distinct((trace.values.storage[inputs.values].astype(np.int64) * blocks + of)[of >= 0])
-    return np.bincount(pairs // blocks, minlength=len(job.storages))
+@kept(16)
+def _readers(trace: Trace) -> NDArray[np.int64]:
+    """How many repeated blocks read each storage of a step."""
+    inputs, storage = trace.operators.inputs, trace.values.storage
+    of = blocks_of(trace).of(trace)[inputs.rows()].astype(np.int64)
+    count = int(of.max(initial=0)) + 1
+    pairs = distinct((storage[inputs.values].astype(np.int64) * count + of)[of >= 0])
+    return np.bincount(pairs // count, minlength=int(storage.max(initial=-1)) + 1)
 
 
-def _resident(job: JobFacts, there: NDArray[np.int64], category: NDArray[np.int8]) -> tuple[ResidentBlock, ...]:
+def _resident(job: JobFacts, there: NDArray[np.int64]) -> tuple[ResidentBlock, ...]:
     """Some storages of a step."""
-    storages, trace = job.storages, job.step.trace
-    shown, weights = storages.shown[there], np.zeros(len(trace.values), bool)
+    lists, given = _lists(job.step.trace), job.storages.given & ~job.storages.persistent
+    return tuple(ResidentBlock(lists[storage], storage, bool(given[storage])) for storage in there.tolist())
+
+
+@kept(16)
+def _lists(trace: Trace) -> list[tuple[int, int, int]]:
+    """What :attr:`ResidentBlock.list` is of each storage of a step."""
+    storages = StepStorages(trace)
+    shown, weights = storages.shown, np.zeros(len(trace.values) + 1, bool)
     weights[trace.weights()] = True
     owner = np.where(weights[shown], shown, trace.values.of[shown])
     inputs, of = trace.operators.inputs, blocks_of(trace).of(trace)
     repeated = np.zeros(len(trace.values) + 1, bool)
     repeated[inputs.values[of[inputs.rows()] >= 0]] = True
     repeated[-1] = False  # of nobody
-    given, number, lists = storages.given & ~storages.persistent, Counter[tuple[int, int]](), []
+    number, lists = Counter[tuple[int, int]](), []
     first: dict[tuple[int, int], int] = {}
-    for storage, value in zip(there.tolist(), owner.tolist(), strict=True):
-        one = int(category[storage]), value
-        own = one[0], number[one] if value >= 0 else 0
+    for storage, one in enumerate(zip(storages.category.tolist(), owner.tolist(), strict=True)):
+        own = one[0], number[one] if one[1] >= 0 else 0
         number[one] += 1
-        if repeated[value]:
+        if repeated[one[1]]:
             first.setdefault(own, storage)
         lists.append(own)
-    found = []
-    for own, storage, value in zip(lists, there.tolist(), owner.tolist(), strict=True):
-        place = 0 if repeated[value] else -1 if storage < first.get(own, -1) else 1
-        found.append(ResidentBlock((*own, place), storage, bool(given[storage])))
-    return tuple(found)
+    return [
+        (*own, 0 if repeated[value] else -1 if storage < first.get(own, -1) else 1)
+        for storage, (own, value) in enumerate(zip(lists, owner.tolist(), strict=True))
+    ]
 
 
 def _rows(
