@@ -541,11 +541,11 @@ class BlockJob:
         placed, mesh = self.replication, self.mesh
         step = sharded(self.priced.share, mesh, placed)
         size = step.trace.values.storage_bytes()
-        shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
         if self.facts.modules is not None:
-            cut, parts = resident(step.trace, shards[0], step.apart, self.facts.shared[1].shards)
+            cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
             size = size.copy()
             size[cut] = parts
+        shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
         return size, (placed.weights, *shards)
 
     def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:

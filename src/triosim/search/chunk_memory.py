@@ -234,12 +234,12 @@ def _paths(
     code = taken[0] * len(kinds) + taken[1]
     _, at, of = np.unique(code, return_index=True, return_inverse=True)
     needs = [ungathered(kind, regathers, True) if gathers else UngatheredUnits() for kind in kinds]
-    number: dict[MicroBatchPath, int] = {}
+    known: dict[MicroBatchPath, int] = {}
     places = [
-        number.setdefault(MicroBatchPath(needs[one], needs[other], kinds[other].final), len(number))
+        known.setdefault(MicroBatchPath(needs[one], needs[other], kinds[other].final), len(known))
         for one, other in taken[:, at].T.tolist()
     ]
-    return tuple(number), np.array(places, np.int64)[of.reshape(-1)]
+    return tuple(known), np.array(places, np.int64)[of.reshape(-1)]
 
 
 def _rounded(size: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -257,11 +257,11 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
     (part,), blocks = facts.parts, facts.blocks.build()
     job, storages = facts.job, facts.job.storages
     size, parts = blocks.size.copy(), np.zeros(len(blocks.size), np.int64)
-    for unit, own in zip(part.units, part.blocks, strict=True):
-        parts[own.shard] = 1 + (unit.parameters[0] in job.step.apart)
-        size[own.shard] = unit.scatter_bytes
+    for unit, of_unit in zip(part.units, part.blocks, strict=True):
+        parts[of_unit.shard] = 1 + (unit.parameters[0] in job.step.apart)
+        size[of_unit.shard] = unit.scatter_bytes
     extra = np.arange(len(size)) >= len(storages)
-    known = np.isin(np.arange(len(size)), [block for own in part.blocks for block in own])
+    known = np.isin(np.arange(len(size)), [block for of_unit in part.blocks for block in of_unit])
     if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (size > 0)).any() or (blocks.home != 0).any():
         raise NoBlocks("blocks that are elsewhere, or no storages of the step")
     kinds = dict.fromkeys(
