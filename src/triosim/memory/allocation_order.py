@@ -77,6 +77,18 @@ class AllocationOrder:
     order: Int32
     micro_batch: Int32
 
+    def most_live_bytes(self) -> int:
+        """Bytes that are allocated at once at most if each block of the iteration is there once, all the time."""
+        once = ~np.isin(self.what, _OWN)
+        _, first = np.unique(self.which[once], return_index=True)
+        always = int(self.resident.sum()) + int(self.size[once][first].sum())
+        change = np.where(once, 0, np.where(self.what == _Event.FREE_OWN, -self.size, self.size))
+        level = np.append(0, np.cumsum(change))
+        begin, end = level[self.ends[:-1]], level[self.ends[1:]]
+        peak = np.array([level[a : b + 1].max() for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)]) - begin
+        before = np.append(0, np.cumsum((end - begin)[self.order]))[:-1]
+        return always + int((before + peak[self.order]).max(initial=0))
+
     def reserved_bytes(self, native: bool | None = None) -> int:
         """What the caching allocator reserves.
 

@@ -146,6 +146,13 @@ class JobFacts:
         weights = float(values.bytes()[own].sum()) if own else 2.0
         return 8 * weights / elements, 8 * total_bytes(self.grads) / elements if own else 16.0
 
+    @property
+    def copies_gradients(self) -> bool:
+        """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
+        ``param_and_grad_buffer.py``)."""
+        plan, main = self.plan, self.plan.stack is not None and self.plan.stack.gradients != "parameter"
+        return self.sharing > 1 and plan.training and plan.overlap and not self.replication.states and not main
+
     def gathering_axis(self, parameter: int) -> str:
         """The axis along which the shards of an updated parameter are brought together."""
         return self.replication.apart if parameter in self.step.apart else self.replication.axis
@@ -395,13 +402,6 @@ class StageFacts:
             return job.schedule.actions(self.stage, job.mesh.stages, job.mesh.micro_batches)
         return forward_only(job.schedule, self.stage, job.mesh.stages, job.mesh.micro_batches)
 
-    def _copies_gradients(self) -> bool:
-        """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
-        ``param_and_grad_buffer.py``)."""
-        plan, main = self.plan, self.plan.stack is not None and self.plan.stack.gradients != "parameter"
-        reduced = self.job.sharing > 1 and plan.training and plan.overlap
-        return reduced and not self.job.replication.states and not main
-
     @cached_property
     def blocks(self) -> RankBlocks:
         """What can occupy memory; worked out when somebody asks, as nobody does who only wants times."""
@@ -422,7 +422,7 @@ class StageFacts:
                 )
                 blocks.add("shards", whole)
             blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
-        elif self._copies_gradients():
+        elif job.copies_gradients:
             reduced = [gradient for gradient in self.grads if job.reductions(gradient.parameter)]
             buckets = ExtraBlock(total_bytes(reduced), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to

@@ -28,13 +28,14 @@ from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
+from triosim.memory.allocation_order import AllocationOrder
 from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import often
 from triosim.partition.passes.fuse import UnitsByModule
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
-from triosim.partition.shards import sharded
+from triosim.partition.shards import resident, sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
@@ -46,10 +47,11 @@ from triosim.prediction.staged_job import StagedJob, schedule_of
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import UngatheredUnits, missing
+from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses, ChunkStages
 from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
+from triosim.search.chunk_memory import ChunkMemory
 from triosim.search.contracted_passes import (
     COMPUTE_STREAM,
     ContractedPass,
@@ -61,13 +63,13 @@ from triosim.search.contracted_passes import (
 )
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
-from triosim.search.peak_memory import stage_reserved_bytes
+from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import SEND, JobTransferTimes
 from triosim.stacks import ASSUMED, NEEDED
 from triosim.trace.repeated import KEPT, repeated
-from triosim.trace.tables import Category, Trace
+from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
@@ -78,7 +80,7 @@ SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
 made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
 LEAST_FULL = 0.8
-"""Part of what the fullest stage needs, roughly, from which on another may be it."""
+"""Part of what the fullest stage reserves that another allocates at once at most from which on it may be that."""
 SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
 MUCH_LARGER = 1.5
@@ -103,6 +105,7 @@ class SharedStep:
         uncut: the step as one stage.
         stages: its chunks.
         passes: their passes for the micro-batches of :data:`SUMMED`, by what else they depend on.
+        memory: what they allocate.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
     """
 
@@ -112,6 +115,7 @@ class SharedStep:
     uncut: Stages
     stages: ChunkStages
     passes: dict[Hashable, ChunkPasses]
+    memory: ChunkMemory
     updates: dict[int, NDArray[np.float64]]
 
     def of(self, micro_batches: int) -> BlockStep:
@@ -187,7 +191,8 @@ def shared_step(
         short = BlockStep(job.step, seconds, blocks, str(plan.cuts), stack=plan.stack)
         copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
         uncut = cut(job.step.trace, (), job.step.homes)
-        return SharedStep(job, short, once, uncut, ChunkStages(job, short, copies), {}, {})
+        chunks = ChunkStages(job, short, copies)
+        return SharedStep(job, short, once, uncut, chunks, {}, ChunkMemory(chunks), {})
 
     return _STEPS.get(key, make)
 
@@ -244,15 +249,6 @@ class BlockJob:
         self.replication: Replication = replication(rules, mesh)
         if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
-        if mesh.stages * self.schedule.chunks_per_stage > count_equal_blocks(workload):
-            raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
-        parts = mesh.stages * self.schedule.chunks_per_stage
-        if (
-            self.replication.regathers
-            and self.schedule.chunks_per_stage > 1
-            and count_equal_blocks(workload) < 2 * parts
-        ):
-            raise NoBlocks("parts of about a block that are gathered in each pass: what is gathered ahead is of others")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
         self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._padding())
@@ -360,8 +356,7 @@ class BlockJob:
         """What has to be gathered for an action."""
         if not self.known[part].gathers:
             return UngatheredUnits()
-        action_kinds = [action.after_backward, action.what is not Pass.FORWARD]
-        return missing(action_kinds, 0 if action.first else 1, self.replication.regathers, True)
+        return ungathered(action, self.replication.regathers, True)
 
     def written(self, stage: int, action: ActionKind | None) -> tuple[Hashable, Callable[[], PassRows]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
@@ -509,36 +504,51 @@ class BlockJob:
         """Bytes of the fullest stage: of stages of one kind that with most passes under way."""
         stages, m = self.stages, self.mesh.micro_batches
         orders = [stage_order(self.schedule, stage, stages, m) for stage in range(stages)]
-        kinds: dict[tuple[ModelChunk, ...], int] = {}
-        for stage, order in enumerate(orders):
-            kind = tuple(self.chunks[part] for part in self._parts(stage))
-            if kind not in kinds or order.depth > orders[kinds[kind]].depth:
-                kinds[kind] = stage
-        depth = {kind: orders[stage].depth for kind, stage in kinds.items()}
-        about = {kind: self._about(stage, depth[kind]) for kind, stage in kinds.items()}
-        least = LEAST_FULL * max(about.values())
-        likely = [kind for kind in kinds if about[kind] >= least]
-        fullest_stage_bytes = [
-            a for a in likely if not any(_is_in(a, b) and depth[a] <= depth[b] for b in likely if b != a)
-        ]
-        return max(self._reserved(kind, orders[kinds[kind]]) for kind in fullest_stage_bytes)
+        of = [tuple(self.chunks[part] for part in self._parts(stage)) for stage in range(stages)]
+        gathers = any(known.gathers for known in self.known)
+        deepest = [(kind, orders[stage]) for kind, own in deepest_stages(orders, of, gathers).items() for stage in own]
 
-    def _about(self, stage: int, depth: int) -> float:
-        """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
-        known = [self.known[part] for part in self._parts(stage)]
-        held = sum(one.held for one in known) / len(known)
-        share = sum(float(np.mean(one.share)) for one in known)
-        return share * self._always_there + depth * held + max(one.largest for one in known)
+        def within(one: tuple[ModelChunk, ...], order: StageOrder) -> bool:
+            """Whether another stage needs no less."""
+            return any(
+                kind != one and _is_in(one, kind) and order.depth <= other.depth
+                and (not gathers or order.successions == other.successions)
+                for kind, other in deepest
+            )  # fmt: skip
+
+        possible = [one for one in deepest if not within(*one)]
+        try:
+            asked = [self.allocations_of(*one) for one in possible]
+        except NoBlocks:  # all blocks of a stage are gone through
+            return max(self.reserved_of(*one) for one in possible)
+        reserved = 0
+        for most, one in sorted(((one.most_live_bytes(), one) for one in asked), key=lambda pair: -pair[0]):
+            if most >= LEAST_FULL * reserved:
+                reserved = max(reserved, one.reserved_bytes())
+        return reserved
+
+    def allocations_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> AllocationOrder:
+        """What a stage allocates, from few blocks of its chunks.
+
+        Raises:
+            NoBlocks: it is more than that says.
+        """
+        return self.shared.memory.allocations(kind, order, self.facts, *self._storage_sizes)
 
     @cached_property
-    def _always_there(self) -> float:
-        """Bytes of all parameters, gradients and optimizer states of a rank of one stage."""
-        storages, cut = self.facts.storages, self.replication.states and not self.shared.job.step.replication.states
-        states = storages.category == Category.OPTIMIZER_STATE
-        size = np.where(states, storages.size / (self.replication.shards(self.mesh) if cut else 1), storages.size)
-        return float(size[storages.persistent | storages.gradient].sum())
+    def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
+        """Bytes of the storages of the step of few blocks on a rank, and what tells them apart."""
+        placed, mesh = self.replication, self.mesh
+        step = sharded(self.priced.share, mesh, placed)
+        size = step.trace.values.storage_bytes()
+        if self.facts.modules is not None:
+            cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
+            size = size.copy()
+            size[cut] = parts
+        shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
+        return size, (placed.weights, *shards)
 
-    def _reserved(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
+    def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
         least = sum(chunk.blocks for chunk in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)

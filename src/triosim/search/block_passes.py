@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +28,13 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
-from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, ModelChunk, NoBlocks
+from triosim.search.block_rows import BlockRows, extrapolate, extrapolate_rows
+from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, shorter
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import OperatorChain
 from triosim.search.transfer_times import SEND
 from triosim.trace.tables import Phase
-
-ROUNDED = 2
-"""Ticks by which what a block adds may differ from what another does."""
 
 
 class SymbolicTransferTimes:
@@ -71,108 +68,6 @@ class SymbolicTransferTimes:
         """Ticks and number of what one stage sends to another."""
         return 0, self.label((SEND, size, self.axis))
 
-
-@dataclass(frozen=True)
-class BlockRows:
-    """Rows of a pass, or of what reduces after it.
-
-    Attributes:
-        kind, stream, label, ticks, slowdown, host_delay: as of :class:`triosim.engine.contended.ContendedFragment`,
-            labels being numbers of :class:`SymbolicTransferTimes`.
-        ends: how many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0.
-        run, before: what they wait for: which of the two runs, and which row of it.
-        ports: where rows lead that send or receive, None for others.
-    """
-
-    kind: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    label: NDArray[np.int64]
-    ticks: NDArray[np.int64]
-    slowdown: NDArray[np.float64]
-    host_delay: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    run: NDArray[np.int64]
-    before: NDArray[np.int64]
-    ports: tuple[PortTarget | None, ...]
-
-    @staticmethod
-    def of(
-        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[PortTarget | None]
-    ) -> BlockRows:
-        """From rows of kind, stream, label, ticks, slowdown and what is host_delay."""
-        given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
-        columns: dict[str, NDArray[Any]] = {
-            name: np.array(column, np.float64 if name == "slowdown" else np.int64)
-            for name, column in zip(_COLUMNS, given, strict=True)
-        }
-        flat = [pair for own in before for pair in own]
-        waits = np.array(flat, np.int64).reshape(len(flat), 2)
-        ends = np.cumsum([0, *map(len, before)], dtype=np.int64)
-        return BlockRows(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    @cached_property
-    def waits(self) -> NDArray[np.int64]:
-        """How many rows each waits for."""
-        return np.diff(self.ends)
-
-    def first_other(self, other: BlockRows) -> int:
-        """The first row that is not like the one of another run, or their common length."""
-        length = min(len(self), len(other))
-        same = np.array([a == b for a, b in zip(self.ports, other.ports, strict=False)], bool)
-        for name in _LIKE:
-            same &= getattr(self, name)[:length] == getattr(other, name)[:length]
-        return int(np.argmin(same)) if not same.all() else length
-
-    def like(self, first: int, last: int, other: BlockRows, at: int) -> bool:
-        """Whether rows ``first .. last - 1`` are like as many of another run from row ``at`` on."""
-        here, there = slice(first, last), slice(at, at + last - first)
-        return self.ports[here] == other.ports[there] and all(
-            np.array_equal(getattr(self, name)[here], getattr(other, name)[there]) for name in _LIKE
-        )
-
-    def moved(
-        self, first: int, last: int, by: Sequence[tuple[BlockRows, int, BlockRows, int, int]], copies: int = 1
-    ) -> BlockRows:
-        """Rows ``first .. last - 1``, so many copies one after another.
-
-        Args:
-            by: runs and rows of two of them, and how often what is between them is added; -1 for as often as there are
-                copies before.
-        """
-        count = last - first
-        times = np.arange(copies)[:, None]
-        host_delay = np.tile(self.host_delay[first:last], (copies, 1))
-        flat = slice(self.ends[first], self.ends[last])
-        before = np.tile(self.before[flat], (copies, 1))
-        for new, at, old, was, often in by:
-            factor = times if often < 0 else often
-            host_delay = host_delay + factor * (new.host_delay[at : at + count] - old.host_delay[was : was + count])
-            one, other = (run.before[run.ends[b] : run.ends[b + count]] for run, b in ((new, at), (old, was)))
-            before = before + factor * (one - other)
-        same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
-        ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
-        return BlockRows(
-            **same, host_delay=np.maximum(host_delay, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
-            before=before.reshape(-1), ports=self.ports[first:last] * copies,
-        )  # fmt: skip
-
-    @staticmethod
-    def joined(runs: Sequence[BlockRows]) -> BlockRows:
-        """One after another."""
-        columns: dict[str, NDArray[Any]] = {
-            name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_COLUMNS, "run", "before")
-        }
-        ends = np.cumsum(np.concatenate([[0], *(run.waits for run in runs)])).astype(np.int64)
-        return BlockRows(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
-
-
-_SAME = ("kind", "stream", "label", "ticks", "slowdown")
-_COLUMNS = (*_SAME, "host_delay")
-_LIKE = (*_SAME, "waits")
-"""What rows of a repeated block have in common, besides where they lead."""
 
 Runs = tuple[BlockRows, BlockRows]
 
@@ -305,57 +200,10 @@ def extrapolate_blocks(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int)
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
-    runs = tuple(_extrapolate_rows([one.runs[run] for one in few], blocks) for run in (0, 1))
-    calls = {call: _extrapolate([one.calls[call] for one in few], blocks) for call in few[-1].calls}
-    exposed, host = (_extrapolate([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
+    runs = tuple(extrapolate_rows([one.runs[run] for one in few], blocks) for run in (0, 1))
+    calls = {call: extrapolate([one.calls[call] for one in few], blocks) for call in few[-1].calls}
+    exposed, host = (extrapolate([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
     return BlockPass(runs, Counter(calls), exposed, host)  # type: ignore[arg-type]
-
-
-def _extrapolate(few: list[int], blocks: int) -> int:
-    """What a number comes to that each block adds to alike."""
-    if abs((few[2] - few[1]) - (few[1] - few[0])) > ROUNDED:
-        raise NoBlocks("blocks that do not add alike")
-    return few[2] + (blocks - LONGEST) * (few[2] - few[1])
-
-
-def _extrapolate_rows(few: list[BlockRows], blocks: int) -> BlockRows:
-    least, old, new = few
-    period, more = len(old) - len(least), blocks - LONGEST
-    if not period and len(new) == len(old):
-        return _grown(few, more)
-    first = least.first_other(old)
-    rest = len(least) - first
-    if (
-        len(new) != len(old) + period
-        or not least.like(first, len(least), old, first + period)
-        or not old.like(0, first + period, new, 0)
-        or not old.like(first, first + period + rest, new, first + period)
-    ):
-        raise NoBlocks("rows that do not repeat")
-    grows = (new, first, old, first, more)
-    return BlockRows.joined([
-        new.moved(0, first, [(new, 0, old, 0, more)]),
-        new.moved(first, first + period, [(new, first + period, new, first, -1), grows], blocks - SHORTEST),
-        new.moved(first + 2 * period, len(new), [(new, first + 2 * period, old, first + period, more)]),
-    ])  # fmt: skip
-
-
-def _grown(few: list[BlockRows], more: int) -> BlockRows:
-    """Rows that take longer with each block."""
-    least, old, new = few
-    same = ("kind", "stream", "label", "run", "before", "ends")
-    for one in (least, old):
-        if one.ports != new.ports or not all(np.array_equal(getattr(one, n), getattr(new, n)) for n in same):
-            raise NoBlocks("rows that are not alike")
-    added = new.ticks - old.ticks
-    if (np.abs(added - (old.ticks - least.ticks)) > ROUNDED).any():
-        raise NoBlocks("blocks that do not add alike")
-    ticks = new.ticks + more * added
-    work = new.ticks * new.slowdown
-    grown = work + more * (work - old.ticks * old.slowdown)
-    slowdown = np.where((ticks != 0) & (new.slowdown > 1), grown / np.maximum(ticks, 1), new.slowdown)
-    host_delay = np.maximum(new.host_delay + more * (new.host_delay - old.host_delay), 0)
-    return replace(new, ticks=ticks, slowdown=np.maximum(slowdown, 1.0), host_delay=host_delay)
 
 
 @dataclass(frozen=True)
@@ -367,8 +215,6 @@ class ChunkFacts:
         gathers: whether parameters are gathered in its passes.
         arriving, leaving: bytes of each value that crosses its begin and its end.
         share: what it has of each row of the optimizer, part of the short step's.
-        held: bytes, roughly, of what a pass keeps for its backward.
-        largest: bytes of all that one of its operators touches, at most.
         groups: bytes of the parameters of each group of gradients that are reduced together, with their axis.
         tied: parameters, and bytes, of gradients that the other end of the model has too.
     """
@@ -378,8 +224,6 @@ class ChunkFacts:
     arriving: tuple[int, ...]
     leaving: tuple[int, ...]
     share: tuple[float, ...]
-    held: float
-    largest: int
     groups: tuple[tuple[int, int], ...]
     tied: tuple[tuple[int, int], ...]
 
@@ -467,7 +311,7 @@ class ChunkPasses:
         if chunk.blocks <= LONGEST:
             return self._pass(*key)
         if key not in self._passes:
-            few = tuple(self._pass(which, one, *key[2:]) for one in _short(chunk))
+            few = tuple(self._pass(which, one, *key[2:]) for one in shorter(chunk))
             self._passes[key] = extrapolate_blocks(few, chunk.blocks)  # type: ignore[arg-type]
         return self._passes[key]
 
@@ -516,7 +360,7 @@ class ChunkPasses:
     def _known(self, chunk: ModelChunk) -> ChunkFacts:
         if chunk.blocks <= LONGEST:
             return self._at(chunk)
-        few = [self._at(one) for one in _short(chunk)]
+        few = [self._at(one) for one in shorter(chunk)]
         last = few[-1]
         if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
             raise NoBlocks("blocks that send differently")
@@ -525,19 +369,18 @@ class ChunkPasses:
             BlockRows.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
             for one in few for count in (len(one.groups),)
         ]  # fmt: skip
-        longest = _extrapolate_rows(runs, chunk.blocks)
+        longest = extrapolate_rows(runs, chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         if sorted(groups) != sorted(self._groups_of(chunk)):
             raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
-        held = last.held + (chunk.blocks - LONGEST) * (last.held - few[1].held)
-        return replace(last, share=share, groups=groups, held=held)
+        return replace(last, share=share, groups=groups)
 
     def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
         """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
 
         Groups need not end where blocks do, so that three numbers of blocks may grow alike and a fourth not.
         """
-        (_, old), (_, new) = (self._stage(one) for one in _short(chunk)[1:])
+        (_, old), (_, new) = (self._stage(one) for one in shorter(chunk)[1:])
         job = new.job
         if job.sharing == 1:
             return []
@@ -555,18 +398,12 @@ class ChunkPasses:
         facts, job = of.facts, of.job
         crossing = job.stages.boundaries
         updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
-        storages, phase = job.storages, job.step.trace.operators.phase
-        where, first, last = storages.touched([*part.forward, *part.backward])
-        passing = ~(storages.persistent | storages.given | storages.gradient)[where]
-        kept = passing & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
         return ChunkFacts(
             leads=any(of.chain.leads(rows) for rows in part.rows.values()),
             gathers=bool(part.units),
             arriving=tuple(b.bytes for b in crossing if b.target == part.number),
             leaving=tuple(b.bytes for b in crossing if b.source == part.number),
             share=tuple(facts.share[updates].tolist()),
-            held=float(storages.size[where[kept]].sum()),
-            largest=_largest(job, [*part.forward, *part.backward]),
             groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
             tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
         )
@@ -579,17 +416,3 @@ def _groups(part: PartFacts, grads: Sequence[Gradient]) -> list[tuple[int, int]]
         (int(sum(size[g.parameter] for g in group)), job.mesh.row(job.gathering_axis(group[0].parameter)))
         for group in part.grouped(grads)
     ]
-
-
-def _largest(job: JobFacts, rows: list[int]) -> int:
-    """Bytes of all that one of some operators touches, at most."""
-    operators, size = job.step.trace.operators, job.step.trace.values.bytes()
-    touched = np.zeros(len(operators), np.int64)
-    for table in (operators.inputs, operators.outputs):
-        np.add.at(touched, table.rows(), size[table.values])
-    return int(touched[rows].max(initial=0))
-
-
-def _short(chunk: ModelChunk) -> list[ModelChunk]:
-    """The chunks from which a longer one is told."""
-    return [chunk._replace(blocks=SHORTEST + more) for more in range(3)]

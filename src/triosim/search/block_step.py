@@ -63,6 +63,11 @@ class ModelChunk(NamedTuple):
     blocks: int
 
 
+def shorter(chunk: ModelChunk) -> list[ModelChunk]:
+    """The chunks from which one of more than :data:`LONGEST` blocks is told."""
+    return [chunk._replace(blocks=SHORTEST + more) for more in range(3)]
+
+
 def count_equal_blocks(workload: Trace) -> int:
     """How many equal blocks a workload has; 0 where they are no more than :data:`BLOCKS`, or not alike."""
     of = repeated(workload)

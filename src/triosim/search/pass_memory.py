@@ -39,7 +39,9 @@ class _CountingBuilder(ProgramBuilder):
         self._count += count
 
 
-def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: UngatheredUnits) -> PassUses:
+def pass_uses(
+    of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: UngatheredUnits, regathers: bool
+) -> PassUses:
     """What a pass of a micro-batch uses.
 
     Args:
@@ -48,6 +50,7 @@ def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: U
         what: the pass.
         final: whether it is the last such pass of the iteration.
         needs: what has to be gathered in it.
+        regathers: whether a backward gathers again what the forward has.
     """
     job, alone = of.job, of.job.stages.count == 1
     backward = what is not Pass.FORWARD
@@ -91,7 +94,7 @@ def pass_uses(of: StageFacts, part: PartFacts, what: Pass, final: bool, needs: U
             builder.skip(sum(number not in job.once or final for number in job.issued_after.get(row, ())))
             builder.skip(len(going.get(row, ())))
     if units is not None:
-        units.finish(at, alone if backward else job.replication.regathers)
+        units.finish(at, alone if backward else regathers)
     return PassUses(recorder.build(job.storages.uses(part.rows[what], at, arrivals)), len(builder))
 
 

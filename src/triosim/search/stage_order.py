@@ -107,6 +107,13 @@ class StageOrder:
         return row, often, np.append(self.micro_batch, self.micro_batch.max(initial=0))
 
     @cached_property
+    def successions(self) -> frozenset[int]:
+        """Which kinds of passes of which chunks come right after which, a number for each."""
+        chunks = int(self._chunk.max(initial=0)) + 1
+        one = self._what.astype(np.int64) * chunks + self._chunk
+        return frozenset((one[:-1] * (len(Pass) * chunks) + one[1:]).tolist())
+
+    @cached_property
     def depth(self) -> int:
         """Most passes whose backward has not ended, of all chunks together."""
         ends = (self._what == Pass.BACKWARD) | (self._what == Pass.WEIGHT_GRADIENT)

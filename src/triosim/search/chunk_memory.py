@@ -1,0 +1,364 @@
+"""Memory of a stage from what its model chunks allocate, that of many blocks extrapolated from three, four and five.
+
+What a pass of a chunk allocates and frees differs neither with the number of micro-batches nor with the replicas, and
+each block more adds the same again.  So it is put in order once for all plans that divide a micro-batch alike, and the
+allocator goes through it in the order of a stage's actions (:mod:`triosim.memory.allocation_order`).  What is there
+before, parameters, gradients and optimizer states, has in each plan the sizes that its replicas leave of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.caching import kept
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
+from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Undecided, allocation_order
+from triosim.memory.blocks import StepStorages
+from triosim.memory.footprint import ROUND_BYTES
+from triosim.memory.liveness import BlockLifetime
+from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule.actions import Pass
+from triosim.schedule.gathering import UngatheredUnits
+from triosim.search.block_passes import ChunkStages
+from triosim.search.block_rows import BlockRows, extrapolate, extrapolate_rows
+from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
+from triosim.search.pass_memory import pass_uses, reduction_uses, update_uses
+from triosim.search.peak_memory import ungathered
+from triosim.search.stage_order import StageOrder
+from triosim.trace.blocks import blocks as blocks_of
+from triosim.trace.tables import Trace
+
+_OWN = (AllocationEvent.ALLOCATE_OWN, AllocationEvent.FREE_OWN)
+FORWARD, BACKWARD, ITERATION = range(3)
+"""In which pass of its micro-batch a block is allocated, or that it is one of the iteration."""
+PARTS = 3
+"""Added to that where it is a rank's part of the gradients of a unit, twice for those of other replicas."""
+
+
+SEVERAL = 3
+"""Blocks that read what is no output of one for the next."""
+
+
+class MicroBatchPath(NamedTuple):
+    """The passes of a micro-batch through a chunk.
+
+    Attributes:
+        forward, backward: what they have to gather.
+        final: whether gradients are complete after the backward.
+    """
+
+    forward: UngatheredUnits
+    backward: UngatheredUnits
+    final: bool
+
+
+class ResidentBlock(NamedTuple):
+    """What a chunk has before the first pass.
+
+    Attributes:
+        list: its category, the how many of that of its parameter (optimizers have lists of each of their states), and
+            whether it comes before (-1) or after (1) those of repeated blocks.
+        storage: of the step.
+        given: whether each micro-batch has one.
+    """
+
+    list: tuple[int, int, int]
+    storage: int
+    given: bool
+
+
+@dataclass(frozen=True)
+class ChunkAllocations:
+    """What a chunk allocates.
+
+    Attributes:
+        passes: what passes allocate and free: the forward and the backward of each path, then what reduces the
+            gradients after the last.  Codes of :class:`triosim.memory.allocation_order.AllocationEvent` for kinds,
+            bytes for ticks, of a rank's part of gradients those of all parts; each row names the one that allocates its
+            block, as the pass (the run) and the row, or the number of a block of the iteration.
+        resident: what is there before, for chunks of few blocks from which it is extrapolated.
+        reduced: bytes of its gradients, of parameters that all replicas have and of those of which they have others.
+        shares: whether passes use what all blocks read, as rotary tables: another chunk of its stage may have it.
+    """
+
+    passes: tuple[BlockRows, ...]
+    resident: tuple[tuple[ResidentBlock, ...], ...]
+    reduced: tuple[int, int]
+    shares: bool
+
+
+class ChunkMemory:
+    """Memory of the chunks of a step.
+
+    Args:
+        stages: the chunks.
+    """
+
+    def __init__(self, stages: ChunkStages) -> None:
+        self.stages = stages
+        self._known: dict[tuple[ModelChunk, tuple[MicroBatchPath, ...], bool], ChunkAllocations] = {}
+        self._resident: dict[tuple[Hashable, ModelChunk], dict[tuple[int, int, int], BlockRows]] = {}
+
+    def allocations(
+        self, kind: tuple[ModelChunk, ...], order: StageOrder, job: JobFacts, sizes: NDArray[np.int64], sized: Hashable
+    ) -> AllocationOrder:
+        """What the allocator of a stage is asked for.
+
+        Args:
+            kind: its chunks.
+            order: of its actions.
+            job: what is run, on the few blocks of the step.
+            sizes: bytes of each storage of these on a rank.
+            sized: tells such sizes apart.
+
+        Raises:
+            NoBlocks: blocks do not add alike, or something depends on more than the chunk.
+        """
+        regathers, gathers = job.replication.regathers, job.modules is not None
+        ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
+        chunks = [self._of(chunk, paths, regathers) for chunk, (paths, _) in zip(kind, ways, strict=True)]
+        if len(chunks) > 1 and any(chunk.shares for chunk in chunks):
+            raise NoBlocks("chunks that have the same in memory")
+        what, which, size, ends, first = [], [], [], [0], [0]
+        own = once = 0
+        for chunk in chunks:
+            for at, rows in enumerate(chunk.passes):
+                forward = len(chunk.passes[at - at % 2])
+                place = np.where(rows.run == BACKWARD, rows.before + forward, rows.before)
+                which.append(place + np.where(rows.run == ITERATION, once, own))
+                what.append(rows.kind)
+                size.append(_of_rank(rows, job))
+                ends.append(ends[-1] + len(rows))
+            first.append(len(what))
+            own += max(map(len, chunk.passes[::2])) + max(map(len, chunk.passes[1::2]))
+            once += max(int(rows.before[rows.run == ITERATION].max(initial=-1)) + 1 for rows in chunk.passes)
+        there = self._resident_sizes(kind, chunks, job, sizes, sized)
+        if job.copies_gradients:
+            there.append(sum(
+                size for chunk in chunks for size, own_way in zip(chunk.reduced, job.shared, strict=True)
+                if own_way.reductions
+            ))  # fmt: skip
+        resident = _rounded(np.array(there, np.int64))
+        passes, micro_batch = self._order(order, [path for _, path in ways], first)
+        return AllocationOrder(
+            resident[resident > 0], np.array(ends, np.int64), np.concatenate(what).astype(np.int8),
+            np.concatenate(which).astype(np.int32), np.concatenate(size), passes, micro_batch,
+        )  # fmt: skip
+
+    def _order(
+        self, order: StageOrder, paths: Sequence[NDArray[np.int64]], first: Sequence[int]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Which pass of which chunk each action is, reductions among them, and on which micro-batch it works."""
+        kinds, row = order.action_kinds, order.kind_of_action
+        chunk = np.array([kind.chunk for kind in kinds], np.int64)[row]
+        backward = np.array([kind.what is not Pass.FORWARD for kind in kinds], np.int64)[row]
+        path = np.stack(paths)[chunk, order.micro_batch]
+        passes = np.array(first)[chunk] + 2 * path + backward
+        ends = np.flatnonzero(order.last)
+        passes = np.insert(passes, ends + 1, np.array(first)[chunk[ends] + 1] - 1)
+        micro_batch = np.insert(order.micro_batch, ends + 1, order.micro_batch.max(initial=0))
+        return passes.astype(np.int32), micro_batch.astype(np.int32)
+
+    def _resident_sizes(
+        self, kind: tuple[ModelChunk, ...], chunks: Sequence[ChunkAllocations], job: JobFacts,
+        sizes: NDArray[np.int64], sized: Hashable,
+    ) -> list[int]:  # fmt: skip
+        """Bytes of all that is there before, in the order of the storages of the step."""
+        spans: dict[tuple[int, int, int], tuple[int, int]] = {}  # of each list its lowest and its highest storage
+        for one in (block for chunk in chunks for few in chunk.resident for block in few):
+            low, high = spans.get(one.list, (one.storage, one.storage))
+            spans[one.list] = min(low, one.storage), max(high, one.storage)
+        ascending = sorted(spans, key=spans.__getitem__)
+        if any(spans[a][1] >= spans[b][0] for a, b in pairwise(ascending)):
+            raise NoBlocks("storages of several lists between each other")
+        rows = [self._resident_rows(chunk, of, sizes, sized) for chunk, of in zip(kind, chunks, strict=True)]
+        found: list[int] = []
+        for own in (by[one] for one in ascending for by in rows if one in by):
+            found += (np.where(own.label, job.mesh.micro_batches, 1) * own.ticks).tolist()
+        return found
+
+    def _resident_rows(
+        self, chunk: ModelChunk, of: ChunkAllocations, sizes: NDArray[np.int64], sized: Hashable
+    ) -> dict[tuple[int, int, int], BlockRows]:
+        """What a chunk has before of each list: whether each micro-batch has one for labels, bytes for ticks."""
+        key = sized, chunk
+        if key not in self._resident:
+            made = {}
+            for name in dict.fromkeys(one.list for few in of.resident for one in few):
+                few = [[one for one in own if one.list == name] for own in of.resident]
+                rows = [
+                    _rows([0] * len(own), [one.given for one in own], sizes[[one.storage for one in own]])
+                    for own in few
+                ]
+                made[name] = rows[0] if len(rows) == 1 else extrapolate_rows(rows, chunk.blocks)
+            self._resident[key] = made
+        return self._resident[key]
+
+    def _of(self, chunk: ModelChunk, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
+        key = chunk, paths, regathers
+        if key not in self._known:
+            if chunk.blocks <= LONGEST:
+                self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
+            else:
+                few = [self._of(one, paths, regathers) for one in shorter(chunk)]
+                passes = zip(*(one.passes for one in few), strict=True)
+                reduced = zip(*(one.reduced for one in few), strict=True)
+                self._known[key] = ChunkAllocations(
+                    tuple(extrapolate_rows(rows, chunk.blocks) for rows in passes),
+                    tuple(resident for one in few for resident in one.resident),
+                    tuple(extrapolate(sizes, chunk.blocks) for sizes in reduced),  # type: ignore[arg-type]
+                    any(one.shares for one in few),
+                )
+        return self._known[key]
+
+
+def _paths(
+    order: StageOrder, chunk: int, regathers: bool, gathers: bool
+) -> tuple[tuple[MicroBatchPath, ...], NDArray[np.int64]]:
+    """The ways that micro-batches take through a chunk, and that of each."""
+    kinds, row = order.action_kinds, order.kind_of_action
+    taken = np.full((2, int(order.micro_batch.max(initial=0)) + 1), -1, np.int64)  # kind of both passes of each
+    for number, kind in enumerate(kinds):
+        if kind.chunk == chunk:
+            taken[int(kind.what is not Pass.FORWARD), order.micro_batch[row == number]] = number
+    if (taken < 0).any():
+        raise NoBlocks("micro-batches that do not take both passes")
+    code = taken[0] * len(kinds) + taken[1]
+    _, at, of = np.unique(code, return_index=True, return_inverse=True)
+    needs = [ungathered(kind, regathers, True) if gathers else UngatheredUnits() for kind in kinds]
+    known: dict[MicroBatchPath, int] = {}
+    places = [
+        known.setdefault(MicroBatchPath(needs[one], needs[other], kinds[other].final), len(known))
+        for one, other in taken[:, at].T.tolist()
+    ]
+    return tuple(known), np.array(places, np.int64)[of.reshape(-1)]
+
+
+def _rounded(size: NDArray[np.int64]) -> NDArray[np.int64]:
+    return -(-size // ROUND_BYTES) * ROUND_BYTES
+
+
+def _of_rank(rows: BlockRows, job: JobFacts) -> NDArray[np.int64]:
+    """Bytes of the blocks of some rows on a rank."""
+    whole = np.array([1, *(shared.shards for shared in job.shared)], np.int64)
+    return _rounded(rows.ticks // whole[rows.label // PARTS])
+
+
+def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
+    """What a chunk of few blocks allocates."""
+    (part,), blocks = facts.parts, facts.blocks.build()
+    job, storages = facts.job, facts.job.storages
+    size, parts = blocks.size.copy(), np.zeros(len(blocks.size), np.int64)
+    for unit, of_unit in zip(part.units, part.blocks, strict=True):
+        parts[of_unit.shard] = 1 + (unit.parameters[0] in job.step.apart)
+        size[of_unit.shard] = unit.scatter_bytes
+    extra = np.arange(len(size)) >= len(storages)
+    known = np.isin(np.arange(len(size)), [block for of_unit in part.blocks for block in of_unit])
+    if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (size > 0)).any() or (blocks.home != 0).any():
+        raise NoBlocks("blocks that are elsewhere, or no storages of the step")
+    kinds = dict.fromkeys(
+        kind for path in paths
+        for kind in ((Pass.FORWARD, False, path.forward), (Pass.BACKWARD, path.final, path.backward))
+    )  # fmt: skip
+    number = {kind: row for row, kind in enumerate(kinds)}
+    uses = [pass_uses(facts, part, *kind, regathers).uses for kind in kinds]
+    uses += [reduction_uses(facts, part).uses, update_uses(facts).uses]
+    if len(facts.blocks.build().size) > len(size):
+        raise NoBlocks("an update that needs memory")
+    order = [
+        row for path in paths
+        for row in (number[Pass.FORWARD, False, path.forward], number[Pass.BACKWARD, path.final, path.backward])
+    ]  # fmt: skip
+    order += [len(kinds), len(kinds) + 1]
+    micro_batch = np.minimum(np.arange(len(order)) // 2, len(paths) - 1)
+    told = ROUND_BYTES * np.where(blocks.size > 0, np.arange(len(size)) + 1, 0)  # sizes that tell blocks apart
+    try:
+        made = allocation_order(replace(blocks, size=told), uses, np.array(order), micro_batch)
+    except Undecided:
+        raise NoBlocks("blocks of which lifetimes decide") from None
+    passes: list[BlockRows] = []
+    place = np.zeros((2, 0), np.int64)  # pass and row that allocates each block
+    for at, kind in enumerate(made.order[:-1].tolist()):
+        if at % 2 == FORWARD:
+            place = np.zeros((2, int(made.which.max(initial=0)) + 1), np.int64)
+        own = slice(int(made.ends[kind]), int(made.ends[kind + 1]))
+        what, which, block = (column[own].astype(np.int64) for column in (made.what, made.which, made.size))
+        block = block // ROUND_BYTES - 1
+        new = np.flatnonzero(what == AllocationEvent.ALLOCATE_OWN)
+        place[0, which[new]], place[1, which[new]] = at % 2, new
+        mine = np.isin(what, _OWN)
+        run = np.where(mine, place[0, which], ITERATION)
+        passes.append(_rows(what, run, size[block], np.where(mine, place[1, which], which), PARTS * parts[block]))
+    apart = [0, 0]
+    for gradient in part.grads:
+        apart[gradient.parameter in job.step.apart] += gradient.bytes
+    there = (blocks.scope == BlockLifetime.RESIDENT) & (blocks.size > 0) & ~extra
+    resident = _resident(job, np.flatnonzero(there))
+    used = distinct(np.concatenate([one.block for one in uses]))
+    used = used[(blocks.scope[used] == BlockLifetime.MICRO_BATCH) & (used < len(storages))]
+    shares = bool((_readers(job.step.trace)[used] >= SEVERAL).any())
+    return ChunkAllocations(tuple(passes), (resident,), (apart[0], apart[1]), shares)
+
+
+@kept(16)
+def _readers(trace: Trace) -> NDArray[np.int64]:
+    """How many repeated blocks read each storage of a step."""
+    inputs, storage = trace.operators.inputs, trace.values.storage
+    of = blocks_of(trace).of(trace)[inputs.rows()].astype(np.int64)
+    count = int(of.max(initial=0)) + 1
+    pairs = distinct((storage[inputs.values].astype(np.int64) * count + of)[of >= 0])
+    return np.bincount(pairs // count, minlength=int(storage.max(initial=-1)) + 1)
+
+
+def _resident(job: JobFacts, there: NDArray[np.int64]) -> tuple[ResidentBlock, ...]:
+    """Some storages of a step."""
+    lists, given = _lists(job.step.trace), job.storages.given & ~job.storages.persistent
+    return tuple(ResidentBlock(lists[storage], storage, bool(given[storage])) for storage in there.tolist())
+
+
+@kept(16)
+def _lists(trace: Trace) -> list[tuple[int, int, int]]:
+    """What :attr:`ResidentBlock.list` is of each storage of a step."""
+    storages = StepStorages(trace)
+    shown, weights = storages.shown, np.zeros(len(trace.values) + 1, bool)
+    weights[trace.weights()] = True
+    owner = np.where(weights[shown], shown, trace.values.of[shown])
+    inputs, of = trace.operators.inputs, blocks_of(trace).of(trace)
+    repeated = np.zeros(len(trace.values) + 1, bool)
+    repeated[inputs.values[of[inputs.rows()] >= 0]] = True
+    repeated[-1] = False  # of nobody
+    number, lists = Counter[tuple[int, int]](), []
+    first: dict[tuple[int, int], int] = {}
+    for storage, one in enumerate(zip(storages.category.tolist(), owner.tolist(), strict=True)):
+        own = one[0], number[one] if one[1] >= 0 else 0
+        number[one] += 1
+        if repeated[one[1]]:
+            first.setdefault(own, storage)
+        lists.append(own)
+    return [
+        (*own, 0 if repeated[value] else -1 if storage < first.get(own, -1) else 1)
+        for storage, (own, value) in enumerate(zip(lists, owner.tolist(), strict=True))
+    ]
+
+
+def _rows(
+    kind: Sequence[int] | NDArray[np.int64], label: Sequence[int] | NDArray[np.int64], size: NDArray[np.int64],
+    named: NDArray[np.int64] | None = None, more: NDArray[np.int64] | int = 0,
+) -> BlockRows:  # fmt: skip
+    """Rows of a kind and a size, which name one each, if ``named``, of the run that is their label without ``more``."""
+    count, labels = len(size), np.array(label, np.int64)
+    zero = np.zeros(count, np.int64)
+    names = named is not None
+    return BlockRows(
+        np.array(kind, np.int64), zero, labels + more, size.astype(np.int64), np.ones(count), zero,
+        np.arange(count + 1) * names, labels if names else zero[:0], named if named is not None else zero[:0],
+        (None,) * count,
+    )  # fmt: skip
