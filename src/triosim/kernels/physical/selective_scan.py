@@ -5,13 +5,18 @@ the state its threads make decays (an exponential each) and what is added, scan 
 over its elements twice), and add up results; the backward scans again, scans gradients from the end, and adds gradients
 of B and C, which all channels share, to memory with atomics.  Each element of a state takes::
 
-    fp32    = OPERATIONS / (vector peak / 2)                 vector instructions, a multiply-add is one
+    issue   = max(INSTRUCTIONS / (LANES clock SMs), OPERATIONS / (vector peak / 2))
     exp     = 1 / (EXPONENTIALS clock SMs)
+    shared  = WORDS / (BANKS clock SMs)
     atomic  = 2 ATOMIC_BYTES / (CACHE_RATE clock SMs)        in the backward
-    seconds = launch + ((fp32 + exp + atomic)^2 + memory^2)^(1/2)
+    seconds = launch + ((issue + exp + shared + atomic)^2 + memory^2)^(1/2)
 
-Threads wait for each other after every element of the state, so that the units take turns.  Nothing was fitted: counts
-are of the kernel's source, rates of NVIDIA's documents.
+Threads wait for each other after every element of the state, so that the units take turns.  No number was fitted:
+counts are of the kernel's source, rates of NVIDIA's documents.  Instructions that are no arithmetic and the accesses of
+shared memory came in when a published training step of a Mamba of 1.3B (fla-org/flash-linear-attention, issue 32) had
+turned out longer than predicted, by 9 to 26 % on an A100-SXM4-40GB; with them it is predicted within 1 % in one sequence
+of 16,384 tokens and 17 % too short in two of half as many.  On an H100 whose form is not said it is 15 to 32 % too short
+if that is one of PCIe.  No time of the kernel alone is published, hence an interval of a factor of two.
 """
 
 from __future__ import annotations
@@ -30,10 +35,18 @@ from triosim.kernels.work.scan import WIDE, ScanCalls
 from triosim.operators.selective_scan import CHUNK, KERNELS
 
 OPERATIONS = (7.0, 24.0)
-"""Vector instructions of an element of the state, forward and backward (``selective_scan_fwd_kernel.cuh``,
+"""Vector operations of an element of the state, forward and backward (``selective_scan_fwd_kernel.cuh``,
 ``selective_scan_bwd_kernel.cuh``).  Forward: delta A, B times delta u, a product and a multiply-add when a thread sums
 up and again when it gives results, a multiply-add with C.  Backward: delta A, two for delta u B, C times the gradient,
 four for each of two scans, and twelve for gradients of u, delta, A, B and C."""
+INSTRUCTIONS = (14.0, 41.0)
+"""All of them: with the exponential, B and C widened, four accesses of shared memory that put B and C in each thread's
+order; in the backward four more that put their gradients back, and addresses, bounds and atomics of these."""
+WORDS = (2.0, 6.0)
+"""Words of 32 bits of shared memory in those accesses; B and C have 16 bits, their gradients 32."""
+LANES, BANKS = 128.0, 32.0
+"""Lanes for which a multiprocessor's four schedulers issue in a clock, and words that its shared memory moves (CUDA C++
+Programming Guide, "Compute Capabilities")."""
 EXPONENTIALS = 16.0
 """Exponentials in a clock of a multiprocessor (CUDA C++ Programming Guide, "Throughput of Native Arithmetic
 Instructions"); CDNA's compute units do a quarter of their 64 lanes too."""
@@ -59,10 +72,12 @@ def predict(work: ScanCalls, device: Accelerator, launch_s: float) -> KernelPred
     lanes = arithmetic(device).flops[DTYPE_CODE["float32"]] / 2
     cycles = d.clock * d.units
     elements = work.tokens() * work.heads * work.state
-    instructions = np.where(back, OPERATIONS[1], OPERATIONS[0])
+    instructions, operations, words = (np.where(back, b, a) for a, b in (INSTRUCTIONS, OPERATIONS, WORDS))
+    issue = np.maximum(instructions / (LANES * cycles), operations / lanes)
     atomic = np.where(back, 2 * ATOMIC_BYTES / (CACHE_RATE * cycles), 0.0)
     full = np.minimum(work.sequences * work.heads / d.units, 1.0)  # a block each
-    busy = elements * (instructions / lanes + 1 / (EXPONENTIALS * cycles) + atomic) / np.maximum(full, 1 / d.units)
+    each = issue + 1 / (EXPONENTIALS * cycles) + words / (BANKS * cycles) + atomic
+    busy = elements * each / np.maximum(full, 1 / d.units)
     memory = moved(work) / (stream.load()["elementwise"].memory * stream.delivered(device) * d.bandwidth)
     launch = np.where(back, KERNELS[True], KERNELS[False]) * launch_s
     body = np.hypot(busy, memory)
