@@ -242,6 +242,21 @@ JAMBA = {
     "num_experts": 8, "mamba_d_state": 8, "mamba_dt_rank": 6, "pad_token_id": 0,
 }  # fmt: skip
 CASES |= {
+    "bamba": (
+        "bamba",
+        {**LLAMA, "num_key_value_heads": 2, "head_dim": 16, "mamba_n_heads": 8, "mamba_n_groups": 2,
+         "mamba_d_state": 16, "mamba_chunk_size": 8, "attn_layer_indices": [1]},
+    ),
+    "lfm2": (
+        "lfm2",
+        {**LLAMA, "num_key_value_heads": 2, "full_attn_idxs": [1], "tie_word_embeddings": False,
+         "block_multiple_of": 16},
+    ),
+    "lfm2, biases": (
+        "lfm2",
+        {**LLAMA, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"], "conv_bias": True,
+         "block_auto_adjust_ff_dim": False},
+    ),
     "mamba": ("mamba", SELECTIVE),
     "mamba, biases": ("mamba", {**SELECTIVE, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False}),
     "falcon_mamba": ("falcon_mamba", SELECTIVE),
@@ -290,6 +305,9 @@ APART = {
     "qwen3_5_moe",
     "granitemoehybrid",
     "granitemoehybrid, dense",
+    "bamba",
+    "lfm2",
+    "lfm2, biases",
     "mamba",
     "mamba, biases",
     "falcon_mamba",

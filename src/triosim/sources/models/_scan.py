@@ -283,19 +283,19 @@ def _gated_norm(net: Net, name: str, x: Tensor, gate: Tensor | None, kind: str, 
     return y
 
 
-def convolution(net: Net, name: str, x: Tensor) -> Tensor:
-    """Each channel of ``x`` [batch, tokens, channels] with those before it, and silu."""
-    operator = "causal_conv1d::causal_conv1d"
+def convolution(net: Net, name: str, x: Tensor, activation: str = "silu") -> Tensor:
+    """Each channel of ``x`` [batch, tokens, channels] with those before it, and an activation if there is one."""
+    operator, args = "causal_conv1d::causal_conv1d", {"activation": activation} if activation else {}
     with net.module(name, "Conv1d"):
         bias = net.optional("bias")
         read = (x, net.parameter("weight"), *([] if bias is None else [bias]))
         roles = ("input", "weight", "bias")[: len(read)]
         y = net.tensor(x.shape, x.dtype, needs_grad=any(t.needs_grad for t in read))
-        row = net.operator(operator, roles, read, (y,), {"activation": "silu"})
+        row = net.operator(operator, roles, read, (y,), args)
 
     def rule(g: Tensor) -> None:
         gradients = [net.tensor(t.shape, t.dtype) for t in read]
-        net.operator(f"{operator}_backward", ("grad_output", *roles), (g, *read), gradients, {"activation": "silu"})
+        net.operator(f"{operator}_backward", ("grad_output", *roles), (g, *read), gradients, args)
         for t, gradient in zip(read, gradients, strict=True):
             net.give(t, gradient)
 
