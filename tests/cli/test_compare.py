@@ -178,7 +178,8 @@ def test_different_batches_are_compared_by_the_sample() -> None:
         (("--compare", "tp=2", "--sweep", "tp=2"), "do not go together"),
         (("--compare", "tp=2", "--timeline", "x.json"), "--timeline does not go with --compare"),
         (("--compare", "tp=2", "--slowdown", "5%"), "--slowdown does not go with --compare"),
-        (("--compare", "tp=2", "--post", "dpo"), "--compare is of one iteration"),
+        (("--compare", "tp=3", "--post", "dpo"), "--compare tp=3: "),
+        (("--report", "x.html", "--post", "dpo"), "--report of a step of several phases is of --compare"),
         (("--workers", "2", "--post", "dpo"), "--workers is of one iteration"),
         (("--sweep", "tp=2", "--tokens", "1e9"), "--tokens is of one prediction"),
         (("--sweep", "tp=2", "--find", "clock"), "--find is of one prediction"),
@@ -220,3 +221,35 @@ def test_kernels_of_attention_are_told_apart(tmp_path: Path) -> None:
         found.append(path)
         assert json.loads(path.read_text())["workload"]["attention"] == kernel
     assert "workload attention  flash1  flash2" in run("compare", *found).stdout
+
+
+def test_steps_of_post_training_are_compared_phase_by_phase(tmp_path: Path, files: tuple[Path, ...]) -> None:
+    """Phases add up to the difference, what is within them too; a step and an iteration have no parts in common."""
+    steps = [tmp_path / name for name in ("one.json", "two.json")]
+    for path, tp in zip(steps, ("1", "2"), strict=True):
+        run("train", *JOB, "--post", "grpo,responses=2", "--rollout", "1s", "--tp", tp, "--json", path)
+    found = compare(steps)
+    changes = found.changes(1)
+    assert tuple(changes) == ("roll-out", "old policy", "reference", "policy updates")
+    assert changes["roll-out"] == 0
+    assert sum(changes.values()) == pytest.approx(found.results[1].seconds - found.results[0].seconds, rel=1e-9)
+    for one in found.results:
+        for phase in ("reference", "policy updates"):
+            within = sum(seconds for name, seconds in one.modules.items() if name.startswith(f"{phase}: "))
+            assert within == pytest.approx(one.parts[phase], rel=1e-6)
+    assert found.asked["tp"] == (1, 2)
+    assert "From A to B" in run("compare", *steps, "--per", "sample").stdout
+    mixed = run("compare", steps[0], files[0], code=2)
+    assert "of one iteration and" in mixed.stderr
+
+
+def test_plans_of_a_step_of_post_training_are_compared_at_once(tmp_path: Path) -> None:
+    post = ("--post", "grpo,responses=2", "--rollout", "1s")
+    page = tmp_path / "page.html"
+    done = run("train", *JOB, *post, "--compare", "tp=2", "--report", page, "--json", "-")
+    document = json.loads(done.stdout)
+    alone = json.loads(run("train", *JOB, *post, "--tp", "2", "--json", "-").stdout)
+    assert document["per"] == "sample"  # half as many ranks have samples
+    each = alone["iteration_time_s"] / alone["samples"]
+    assert document["results"][1]["seconds"] == pytest.approx(each, rel=1e-12)
+    assert "policy updates" in page.read_text()

@@ -45,6 +45,12 @@ def test_without_failures_it_is_the_iterations() -> None:
     assert found.every == 1000
 
 
+def test_a_checkpoint_comes_no_later_than_the_end() -> None:
+    """One every so many iterations that the job has fewer is one at the end, not an interval that nothing survives."""
+    found, end = (predict(LLAMA, JobOptions(iterations=1_000, every=n)) for n in (10**9, 1_000))
+    assert (found.every, found.total_s) == (end.every, end.total_s) == (1_000, end.total_s)
+
+
 @pytest.mark.parametrize("every", [10, 40, 200, 1000])
 def test_no_interval_is_better_than_the_best(every: int) -> None:
     best, other = (predict(LLAMA, JobOptions(iterations=500_000, every=n)) for n in (None, every))

@@ -226,3 +226,30 @@ def test_a_forward_of_a_training_step_holds_what_one_without_training_does(plan:
 def test_answers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(PlanError, match=r"1 prompt x 6 answers .* nearest that do are 2 or 3"):
         _predicted("grpo,responses=6,minibatches=4", Plan(dp=8, batch_size=1), rollout_s=1.0)
+
+
+def test_products_of_forwards_are_quantised_as_those_of_updates(small):
+    """A reference model multiplies in the bits that the policy does, and casts nothing for a backward."""
+    more = ("--system", "dgx-h100", "--nodes", "1", "--batch-size", "8")
+    wide, narrow = _step(small, "dpo", *more), _step(small, "dpo", *more, "--quantize", "fp8-current")
+    for found in (wide, narrow):
+        assert set(_phases(found)) == {"reference", "policy update"}
+    said = [source for source in narrow["sources"] if source.startswith("quantize fp8-current: ")]
+    assert said
+    assert not any(source.startswith("quantize") for source in wide["sources"])
+    alone = run("infer", small, "--seq-len", "256", "--system", "dgx-h100", "--quantize", "fp8-current", code=2)
+    assert "it is of training steps" in alone.stderr
+
+
+def test_a_quantised_forward_casts_each_tensor_once():
+    from triosim.transform.quantization import CASTS, QUANTIZE, quantized
+
+    step = _llama()
+    whole, forward = quantized(step, "fp8-current"), quantized(forward_only(step), "fp8-current", forward=True)
+    casts = [sum(name in CASTS for name in one.operators.name) for one in (forward, whole)]
+    assert 0 < casts[0] < casts[1]
+    outputs = forward.operators.outputs.lists()
+    assert all(len(outputs[row]) == 1 for row, name in enumerate(forward.operators.name) if name == QUANTIZE)
+    assert quantized(forward, "fp8-current") is forward
+    with pytest.raises(PlanError, match="it is of training steps"):
+        quantized(forward_only(step), "fp8-current")

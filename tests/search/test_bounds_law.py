@@ -74,3 +74,31 @@ def test_no_plan_takes_less_than_is_said(
         assert not isinstance(bound, str), bound
         assert bound.seconds <= result.iteration_time_s, (told.__name__, one.asked)
         assert bound.bytes <= result.memory.reserved_bytes, (told.__name__, one.asked)
+
+
+def test_a_host_that_issues_no_sums_of_gradients_issues_less() -> None:
+    """Replicas that scatter gradients in each micro-batch add none up; small steps are bound by launches."""
+    found = [
+        one for one in _plans("llama-3.2-1b", 256, 1)
+        if (one.asked["tp"], one.asked["pp"], one.asked["cp"], one.asked["zero"], one.asked["micro_batches"])
+        == (1, 1, 1, 2, 2)
+    ]  # fmt: skip
+    assert found
+    bounds = _bounds("llama-3.2-1b", 256, 1)
+    for one in found:
+        plan, fidelity = with_fields(bounds._base, Fidelity(), one.asked)
+        result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
+        assert 0.9 * result.iteration_time_s < bounds.of(one).seconds <= result.iteration_time_s, one.asked
+
+
+def test_one_stage_holds_gradients_beside_what_it_keeps() -> None:
+    """From the second micro-batch on, and the loss beside that: most of what a replica on one stage is said to hold."""
+    bounds, ratios = _bounds("llama-3.2-1b", 2048, 1), []
+    for one in _plans("llama-3.2-1b", 2048, 1):
+        if one.asked["pp"] == 1 and one.asked["tp"] == 1 and one.asked["cp"] == 1 and one.asked["zero"] < 2:
+            plan, fidelity = with_fields(bounds._base, Fidelity(), one.asked)
+            result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
+            ratios.append(bounds.of(one).bytes / result.memory.reserved_bytes)
+    assert len(ratios) > 4
+    assert max(ratios) <= 1
+    assert sum(ratios) / len(ratios) > 0.85

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
@@ -50,9 +51,7 @@ def _predicted(options: Options, training: bool, progress: Any) -> dict[str, dic
     from triosim.prediction.simulate import simulate
     from triosim.search.grid import with_fields
 
-    asked: dict[str, dict[str, Any]] = {AS_ASKED: {}}
-    for text in options.compare or ():
-        asked[" ".join(_words(text))] = _changes(text)
+    asked = asked_plans(options.compare or ())
     progress("reading the workload")
     trace, base, fidelity = step(options, training), plan_of(options, training), fidelity_of(options)
     system = machine(options, trace, max(ranks_of(base, one) for one in asked.values()))
@@ -68,6 +67,15 @@ def _predicted(options: Options, training: bool, progress: Any) -> dict[str, dic
             raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
         documents[label] = found.to_dict()
     return documents
+
+
+def asked_plans(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What each plan has anew, by its label; nothing of the first, which is the plan as asked.
+
+    Raises:
+        InputError: a text gives nothing, or something that a plan does not have.
+    """
+    return {AS_ASKED: {}, **{" ".join(_words(text)): _changes(text) for text in texts}}
 
 
 def _compared(documents: dict[str, dict[str, Any]]) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,12 @@ from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from triosim.cli.arguments import TrainOptions
+    from triosim.posttraining.prediction import PostTrainingStep
     from triosim.posttraining.recipe import StepModel
     from triosim.trace.tables import Trace
 
 LEFT_OUT = frozenset({
-    "timeline", "report", "chakra", "stats", "fit", "sweep", "compare", "csv", "workers", "executor", "also",
+    "timeline", "chakra", "stats", "fit", "sweep", "csv", "workers", "executor", "also",
     "batch_trace", "power_cap", "clock", "find", "slowdown", "constant", "tokens", "energy", "at", "grid", "pue",
     "price", "pay", "input_shape", "variation", "iterations",
 })  # fmt: skip
@@ -29,20 +31,25 @@ def post_training(options: TrainOptions) -> None:
         InputError: an option makes no sense here, or something that it names does not exist.
     """
     from triosim.cli.command import progress_bar
+    from triosim.cli.compared_plans import asked_plans
     from triosim.cli.fields import given
     from triosim.cli.outputs import present
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.cli.sweep import ranks_of
     from triosim.cli.workloads import family_of
     from triosim.core.outputs import check_distinct
     from triosim.posttraining.prediction import predict
     from triosim.posttraining.recipe import recipe
     from triosim.report.posttraining import show, to_dict
+    from triosim.search.grid import with_fields
     from triosim.sources.reading import recognised
 
     assert options.post is not None
     for name, option in given(options):
         if name in LEFT_OUT:
             raise InputError(f"{option} is of one iteration, and --post has several phases: leave out one of them")
+    if options.report is not None and not options.compare:
+        raise InputError("--report of a step of several phases is of --compare: leave one out, or give the other too")
     inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]
     check_distinct({"--json": options.json}, inputs, recognised)
     name = options.post.partition(",")[0].strip()
@@ -65,16 +72,45 @@ def post_training(options: TrainOptions) -> None:
                 f"--post: {options.workload} writes no text: post-training is of models that answer prompts"
             )
         traces = {model.name: _trace(options, model, policy) for model in models}
-        plan = plan_of(options, True)
-        system = machine(options, policy, (plan.dp or 1) * plan.replica_ranks)
+        base, fidelity, plans = plan_of(options, True), fidelity_of(options), asked_plans(options.compare or ())
+        system = machine(options, policy, max(ranks_of(base, one) for one in plans.values()))
         seconds, served = (None, None) if options.rollout is None else _rollout(options.rollout)
-        found = predict(asked, name, traces, adapters, system, plan, fidelity_of(options), seconds, progress)
-        if served is not None and served != found.samples:
-            raise InputError(
-                f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "
-                f"answers: serve as many (--requests {found.samples}), or change the batch"
-            )
-    present(found, "result", options.json, to_dict, show)
+        steps: dict[str, PostTrainingStep] = {}
+        for label, changes in plans.items():
+            try:
+                plan, models_of_time = with_fields(base, fidelity, changes)
+                found = predict(asked, name, traces, adapters, system, plan, models_of_time, seconds, progress)
+            except InputError as error:
+                raise InputError(f"--compare {label}: {error}") if changes else error
+            if served is not None and served != found.samples:
+                raise InputError(
+                    f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "
+                    f"answers: serve as many (--requests {found.samples}), or change the batch"
+                )
+            steps[label] = found
+    if not options.compare:
+        return present(found, "result", options.json, to_dict, show)
+    _compare(steps, options)
+
+
+def _compare(steps: Mapping[str, PostTrainingStep], options: TrainOptions) -> None:
+    """Show what makes the difference between plans, phase by phase."""
+    from triosim.cli.command import say
+    from triosim.cli.outputs import present
+    from triosim.cli.streams import written
+    from triosim.core.outputs import text_output
+    from triosim.prediction.comparison import compared_step, comparison
+    from triosim.report.comparison import page, show, to_dict
+    from triosim.report.posttraining import to_dict as plain
+
+    per_sample = len({one.samples for one in steps.values()}) > 1
+    found = comparison([compared_step(plain(one), label, per_sample) for label, one in steps.items()], per_sample)
+    if options.report is not None:
+        with text_output(options.report) as file:
+            file.write(page(found))
+    present(found, "comparison", options.json, to_dict, show)
+    if options.report is not None:
+        say(written("page", options.report), options.json)
 
 
 def _trace(options: TrainOptions, model: StepModel, policy: Trace) -> Trace:

@@ -31,6 +31,16 @@ OF_STEPS = "triosim/posttraining/1"
 """Of what ``train --post`` writes: a step of several phases."""
 
 
+def read_prediction(path: Path) -> Mapping[str, Any]:
+    """A prediction that ``--json`` wrote, of an iteration or of a step of post-training.
+
+    Raises:
+        InputError: the file cannot be read, or is neither.
+    """
+    document = guarded.document(path, "a result that --json wrote")
+    return document if document.get("schema") == OF_STEPS else check_result(document, str(path))
+
+
 def check_result(document: Mapping[str, Any], where: str, by: str = "train or infer") -> Mapping[str, Any]:
     """The document, which is a prediction.
 

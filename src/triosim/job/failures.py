@@ -88,8 +88,8 @@ def run(
     first_safe = interval_s + blocking + background
     again = failures.detect_s + failures.restart_s + checkpoint.written_s
     nowhere = (
-        f"the job fails every {format_time(failures.mtbf_s)} and gets nowhere: its checkpoints take "
-        f"{format_time(blocking)}, and {format_time(again)} pass until it works again"
+        f"the job fails every {format_time(failures.mtbf_s)} and gets nowhere: it works {format_time(interval_s)} "
+        f"between checkpoints that take {format_time(blocking)}, and {format_time(again)} pass until it works again"
     )
     # After a failure it must restart and reach a checkpoint: so many attempts as the mean of a geometric law.
     reach = again + min(first_safe, last + blocking + background)

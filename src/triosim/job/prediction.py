@@ -172,7 +172,7 @@ def predict(of: JobIteration, options: JobOptions) -> TrainingJob:
 
     each = work(of.seconds) / iterations
     best = intervals.best(checkpoint, down, failures.mtbf_s, each, work(of.seconds))
-    every = options.every or min(max(round(best / each), 1), iterations)
+    every = min(options.every or max(round(best / each), 1), iterations)  # none later than the end
 
     def runs(seconds: float) -> JobRuns:
         interval = every * work(seconds) / iterations

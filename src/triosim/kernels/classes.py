@@ -47,7 +47,7 @@ _COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACK
 _OPERANDS = frozenset(
     ("", "input", "self", "mat1", "mat2", "other", "weight", "batch1", "batch2", "tensor", "tensors", "tensor1",
      "tensor2", "vec", "vec2", "query", "key", "value", "q", "k", "v", "grad_output", "grad_out", "grad", "gradient",
-     "zxbcdt")
+     "zxbcdt", "u", "delta")
 )  # fmt: skip
 """Arguments that the matrix units multiply; biases, masks, scales and saved statistics may have other types."""
 

@@ -166,6 +166,7 @@ class ScanWork(NamedTuple):
         delta: whether the state is corrected before it is added to (delta rule), not gated afterwards (Mamba-2).
         backward: whether it is the gradient.
         normed: whether the result is normed as it is gated.
+        selective: whether each of ``heads`` channels decays each element of its state by itself (Mamba; ``head`` is 1).
     """
 
     sequences: float
@@ -179,6 +180,7 @@ class ScanWork(NamedTuple):
     delta: bool = False
     backward: bool = False
     normed: bool = False
+    selective: bool = False
 
     @staticmethod
     def cube(flop: float) -> ScanWork:

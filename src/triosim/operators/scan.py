@@ -107,7 +107,7 @@ class Scan(Kind):
             batch, length, groups, state = call.shape("key") or (0, 0, 0, 0)
             heads, head = (call.shape("value") or (0, 0))[-2:]
             sizes = [batch, length, heads, groups, state, head, min(chunk, max(length, 1)), 0]
-        flags: list[bool] = [call.name == _DELTA, call.backward, call.find("rmsnorm_weight") >= 0]
+        flags: list[bool] = [call.name == _DELTA, call.backward, call.find("rmsnorm_weight") >= 0, False]
         row: list[Any] = [*map(float, sizes), *flags]
         return ScanWork(*row)
 

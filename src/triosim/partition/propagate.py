@@ -409,7 +409,9 @@ class _Walk:
         )  # fmt: skip
         what = REDUCE_SCATTER if scatters else ALL_REDUCE
         made = self.producer.get(storage, before - 1)
-        self.transfers.append(Transfer(made, before, what, self.axis, self._bytes(value), value))
+        sent = max(partial, key=self._bytes) if len(partial) > 1 else value  # all of it, if a part is read first
+        sent = sent if self._bytes(sent) > self._bytes(value) else value
+        self.transfers.append(Transfer(made, before, what, self.axis, self._bytes(sent), sent))
         for other in partial:
             self.placed[other] = found[other] if scatters else REPLICATE
         rows = self.summed.pop(storage, [])

@@ -27,7 +27,7 @@ from triosim.partition.transfers import ALL_TO_ALL, Transfer, Transfers
 from triosim.trace.calls import count_work
 from triosim.trace.tables import ITEM_BYTES, Phase
 
-ALONG_SEQUENCE = ("scan", "causal-convolution")
+ALONG_SEQUENCE = ("scan", "causal-convolution", "selective-scan")
 """Kinds of operator that need all positions."""
 
 

@@ -16,6 +16,7 @@ from triosim.network.device_assignment import DeviceAssignment
 from triosim.plan import Plan
 from triosim.posttraining.recipe import POLICY, PhaseOfStep, PostTraining, StepModel
 from triosim.prediction.played_run import Run
+from triosim.prediction.priced_job import forward_in_few_bits
 from triosim.prediction.result import Breakdown, Result
 from triosim.prediction.simulate import simulate
 from triosim.trace.tables import Category, Trace
@@ -179,7 +180,9 @@ def predict(
             ran.append(replace(known, phase=phase))
             continue
         own = plan if phase.trains else _of_forward(plan, updates)
-        trace = traces[phase.model] if phase.trains else forward_only(traces[phase.model], loss=True)
+        trace = traces[phase.model]
+        if not phase.trains:
+            trace = forward_in_few_bits(forward_only(trace, loss=True), system, own)
         progress(phase.name)
         ran.append(_run(phase, trace, system, own, fidelity))
     models = {model.name: model for model in recipe.models(adapters)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.core.result_file import read_result, undamaged
+from triosim.core.result_file import OF_STEPS, read_prediction, undamaged
 from triosim.core.units import format_bandwidth, format_time
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
@@ -32,11 +32,13 @@ class ComparedResult:
         label: its file, as it was given.
         name: workload and system.
         seconds, low, high: of an iteration, or a sample, and the 90 % interval.
-        parts: seconds of each of :data:`PARTS`; their sum is ``seconds``.
-        modules: seconds of computing and waiting by module, mean over the stages, the numbers of layers left out.
+        parts: seconds of each of :data:`PARTS`, or of each phase of a step of post-training; their sum is ``seconds``.
+        modules: seconds of computing and waiting by module, mean over the stages, the numbers of layers left out; or of
+            what :attr:`detail` says.
         communication: seconds by axis and kind, mean over devices.
         asked: what was asked for, by group and name.
         figures: throughput, memory, energy and cost, by name; None where not known.
+        detail: what ``modules`` are.
     """
 
     label: str
@@ -49,6 +51,7 @@ class ComparedResult:
     communication: Mapping[str, float]
     asked: Mapping[str, Any]
     figures: Mapping[str, float | None]
+    detail: str = "Modules"
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class Comparison:
 
     def changes(self, other: int) -> dict[str, float]:
         """Seconds by which each part of one of them is longer than of the first; the sum is that of the iterations."""
-        first, then = self.results[0], self.results[other]
-        return {part: then.parts[part] - first.parts[part] for part in PARTS}
+        first, then = self.results[0].parts, self.results[other].parts
+        return {part: then.get(part, 0.0) - first.get(part, 0.0) for part in dict.fromkeys([*first, *then])}
 
     def modules(self, other: int, most: int = 5) -> list[tuple[str, float, float]]:
         """Modules, seconds in the first and in another one: those that differ most."""
@@ -112,7 +115,17 @@ def comparison(results: Sequence[ComparedResult], per_sample: bool = False) -> C
     Args:
         results: two or more, the first that which others are compared with.
         per_sample: as it was for them.
+
+    Raises:
+        InputError: one is of an iteration, another of a step of post-training.
     """
+    other = next((one for one in results if one.detail != results[0].detail), None)
+    if other is not None:
+        alone, several = (results[0], other) if results[0].detail == "Modules" else (other, results[0])
+        raise InputError(
+            f"{alone.label} is of one iteration and {several.label} of a step of post-training, whose phases it lacks: "
+            "compare predictions of one kind"
+        )
     names = dict.fromkeys(name for one in results for name in one.asked)
     values = {name: tuple(one.asked.get(name) for one in results) for name in names}
     return Comparison(
@@ -122,9 +135,10 @@ def comparison(results: Sequence[ComparedResult], per_sample: bool = False) -> C
 
 
 def _read(path: Path, per_sample: bool) -> ComparedResult:
-    document = read_result(path)
+    document = read_prediction(path)
     with undamaged(str(path)):
-        return compared(document, str(path), per_sample)
+        read = compared_step if document["schema"] == OF_STEPS else compared
+        return read(document, str(path), per_sample)
 
 
 def compared(document: Mapping[str, Any], label: str, per_sample: bool = False) -> ComparedResult:
@@ -174,6 +188,48 @@ def compared(document: Mapping[str, Any], label: str, per_sample: bool = False) 
     return ComparedResult(
         label, f"{document['workload']['name']} on {document['system']['name']}", seconds / samples, low / samples,
         high / samples, scaled(parts), scaled(modules), scaled(sent), _asked(document), figures,
+    )  # fmt: skip
+
+
+def compared_step(document: Mapping[str, Any], label: str, per_sample: bool = False) -> ComparedResult:
+    """What a comparison needs of a step of post-training (what ``train --post --json`` writes).
+
+    Its parts are its phases; what is told apart within each are computing, waiting and idling.
+
+    Raises:
+        InputError: its times are no times, or it has no samples to divide by.
+    """
+    seconds, (low, high) = float(document["iteration_time_s"]), map(float, document["interval_s"])
+    parts: dict[str, float] = {}
+    within: dict[str, float] = {}
+    for phase in document["phases"]:
+        parts[str(phase["name"])] = float(phase["seconds"])
+        for name, value in (phase["breakdown"] or {}).items():
+            if name != "communication":  # a part of which is behind computing
+                title = f"{phase['name']}: {name.replace('_', ' ')}"
+                within[title] = within.get(title, 0.0) + float(value) * int(phase["count"])
+    if not (0 < seconds < math.inf and all(0 <= part < math.inf for part in parts.values())):
+        raise InputError(f"{label} is a damaged result: its times must be above 0")
+    samples = float(document["samples"]) if per_sample else 1.0
+    if not 0 < samples < math.inf:
+        raise InputError(f"{label} has no samples: leave --per at iteration")
+    asked: dict[str, Any] = {"recipe": document["recipe"], "system name": document["system"]}
+    for group, title in (("options", "recipe."), ("plan", "")):
+        for name, value in document[group].items():
+            nested = isinstance(value, Mapping)
+            asked |= {f"{name}.{key}": each for key, each in value.items()} if nested else {f"{title}{name}": value}
+    asked |= {f"{model['name']}": model["workload"] for model in document["models"]}
+    speed, memory = document["throughput"], document["memory"]
+    figures = {
+        "prompts/s": float(speed["prompts_per_s"]), "samples/s": float(speed["samples_per_s"]),
+        "tokens/s": None if speed["tokens_per_s"] is None else float(speed["tokens_per_s"]),
+        "memory": float(memory["reserved_bytes"]) + float(memory["context_bytes"]),
+    }  # fmt: skip
+    policy = next(model["workload"] for model in document["models"] if model["name"] == "policy")
+    return ComparedResult(
+        label, f"{policy}, {document['recipe']} on {document['system']}", seconds / samples, low / samples,
+        high / samples, {name: value / samples for name, value in parts.items()},
+        {name: value / samples for name, value in within.items()}, {}, asked, figures, "Within phases",
     )  # fmt: skip
 
 

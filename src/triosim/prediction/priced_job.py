@@ -204,12 +204,28 @@ def _as_planned(workload: Trace, system: System, plan: Plan, rules: Sequence[Rul
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = laid_out(optimized(workload, plan.optimizer), plan.layout)
+    cast = _in_few_bits(workload, system, plan, rules)
+    return recomputed(cast, plan.recompute, (plan.stack or ASSUMED).recomputed == NEEDED)
+
+
+def _in_few_bits(workload: Trace, system: System, plan: Plan, rules: Sequence[Rule], forward: bool = False) -> Trace:
     either_way = all(map(quantization.reads_either_way, system.models))
-    stack = plan.stack or ASSUMED
-    padded = workload.meta.made_by == NAMED and stack.expert_padding
+    padded = workload.meta.made_by == NAMED and (plan.stack or ASSUMED).expert_padding
     padded = padded and not any(rule.pads_experts for rule in rules)
-    cast = quantization.quantized(workload, plan.quantize, either_way, padded)
-    return recomputed(cast, plan.recompute, stack.recomputed == NEEDED)
+    return quantization.quantized(workload, plan.quantize, either_way, padded, forward)
+
+
+def forward_in_few_bits(workload: Trace, system: System, plan: Plan) -> Trace:
+    """The forward of a training step alone, as of a reference model, with the products that its plan quantises.
+
+    Args:
+        workload: without a backward.
+        system, plan: as of :func:`price_job`.
+
+    Raises:
+        PlanError: it has no product that can be quantised.
+    """
+    return _in_few_bits(workload, system, plan, mesh_of(workload, system, plan)[0], forward=True)
 
 
 def _replication(workload: Trace, plan: Plan, rules: Sequence[Rule], mesh: JobMesh) -> Replication:

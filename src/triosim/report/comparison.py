@@ -22,7 +22,7 @@ _LISTED = 4
 """Of a longer list, as of where forty chunks begin, so many are said."""
 _NOTHING = 1e-4
 """A part that changes by less of the iteration is left out."""
-_WORDS = {"tokens/s": "", "samples/s": "", "MFU": "%", "memory": "B", "energy": "J", "dollars": "USD"}
+_WORDS = {"tokens/s": "", "samples/s": "", "prompts/s": "", "MFU": "%", "memory": "B", "energy": "J", "dollars": "USD"}
 
 
 def to_dict(found: Comparison) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def show(found: Comparison, console: Console) -> None:
         console.print()
         console.print(_waterfall(found, other, letters, plain))
         for title, rows_of in (
-            ("Modules", found.modules(other)), ("Communication", found.communication(other)),
+            (first.detail, found.modules(other)), ("Communication", found.communication(other)),
         ):  # fmt: skip
             if rows_of:
                 console.print()
@@ -192,7 +192,7 @@ def page(found: Comparison) -> str:
         body += ["<h2>What was asked</h2>", _table(("", *letters), asked)]
     for other in range(1, len(found.results)):
         body += [f"<h2>From A to {letters[other]}</h2>", _drawn(bars(found, other))]
-        for title, rows in (("Module", found.modules(other, 12)), ("Communication", found.communication(other, 12))):
+        for title, rows in ((first.detail, found.modules(other, 12)), ("Communication", found.communication(other, 12))):
             if rows:
                 cells = [(n, format_time(a), format_time(b), _signed(b - a)) for n, a, b in rows]
                 body.append(_table((title, "A", letters[other], "change"), cells))

@@ -26,11 +26,13 @@ operator a stage gathers what replicas have updated in parts (:mod:`triosim.sear
 all stages together, while it computes nothing: ``T >= (m W + G) / p``.
 
 The hosts of the stages issue operators one after another as well, though ahead of what arrives: with ``H`` seconds for
-a micro-batch ``T >= m H / p``, and of a single one without what adds its gradients.
+a micro-batch ``T >= m H / p``, but for what adds gradients in the first, or in all where none are added.
 
 **Memory.**  The stages together hold all parameters, gradients and optimizer states, each at least a ``dp``-th where
 ZeRO divides it; the fullest holds at least the mean.  When a stage ends the forward of a micro-batch, what its backward
-will read is there too: ``reserved >= (states + max(gradients, kept)) / p``.  Stage ``s`` has ``n_s = min(m, p - s)``
+will read is there too, and on one of them what the loss makes beside that before a block's backward begins: ``reserved >=
+(states + max(gradients, kept + loss)) / p``.  On one stage the second micro-batch finds the gradients of the first there:
+``states + gradients + kept + loss``.  Stage ``s`` has ``n_s = min(m, p - s)``
 micro-batches under way before its first backward, in each of its chunks.  With ``k_s`` of what is kept and ``w_s`` of
 the states the fullest holds ``max_s (w_s + n_s k_s)``, and the mean of these, weighted by ``1 / n_s``, is at least
 ``(kept + states / n_0) / sum_s 1 / n_s`` for whatever division.
@@ -191,8 +193,9 @@ class PlanBounds:
         ranks, size = int(asked["tp"]), self._size(asked)
         kept = max(two.kept - one.kept, 0) * size // (ranks * int(asked["cp"]))
         least = replace(
-            one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept
-        )
+            one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept,
+            loss=0,
+        )  # fmt: skip
         return PlanBound(self._at_least(self._products(asked), candidate), self._bytes(least, asked))
 
     def by_volume(self, candidate: Candidate) -> PlanBound:
@@ -409,7 +412,7 @@ class PlanBounds:
         hides = schedule_of(asked).combines  # what collectives take, beside another pass
         alone += again
         whole = (alone if hides else max(whole - 2 * parts * shape.hidden_s, alone)) - shape.later_s * adds
-        host = shape.host_s - (shape.host_later_s if m == 1 else 0.0)
+        host = shape.host_s - shape.host_later_s * adds
         exchange = self._exchange(asked)
         gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
         if exchange.each:
@@ -434,11 +437,13 @@ class PlanBounds:
             part / (dp if zero >= level else 1)
             for part, level in ((shape.weights, GATHERS_AGAIN), (shape.gradients, 2), (shape.states, 1))
         )
-        kept = 0 if self._base.offload else shape.kept
+        kept, loss = (0, 0) if self._base.offload else (shape.kept, shape.loss)
         elsewhere = set(self._base.places) | set(self._base.offload)
         fixed = 0.0 if elsewhere else weights + states
         p, deepest = int(asked["pp"]), min(int(asked["pp"]), int(asked["micro_batches"]))
-        mean = (fixed + max(0.0 if elsewhere else grads, kept)) / p
+        grads = 0.0 if elsewhere else grads
+        added = p == 1 and int(asked["micro_batches"]) > 1  # to gradients that the first micro-batch has left
+        mean = (fixed + (grads + kept + loss if added else max(grads, kept + loss))) / p
         if asked.get("schedule", "1f1b") not in DEEP:
             return int(mean)
         return int(max(mean, (kept + fixed / deepest) / _harmonic(p, deepest)))

@@ -25,8 +25,9 @@ from triosim.search.evaluate import job_communication
 from triosim.search.exchange_bound import CollectivesBound, collectives_bound
 from triosim.search.isolated_transfers import UnequalRanks, isolated_times
 from triosim.search.recurrence import PassRecurrence, RecurrenceState
+from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
-from triosim.trace.tables import Category, Phase, Trace
+from triosim.trace.tables import NONE, Category, Phase, Trace
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "grouped_mm", "_grouped_mm")
 """Matrix products, dense or by experts: no device runs them faster than its peak."""
@@ -46,6 +47,7 @@ class PassBound:
         later_s: seconds of operators in all these that do not run in the first micro-batch.
         weights, gradients, states, kept: bytes of parameters, gradients, optimizer states, and of what the forward
             keeps for the backward.
+        loss: bytes beside what is kept, at the most between the forward of the last block and its backward.
         updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
         repeated: bytes of those of them that are in blocks that repeat.
         flop: of its matrix products.
@@ -64,6 +66,7 @@ class PassBound:
     gradients: int
     states: int
     kept: int
+    loss: int
     updated: tuple[float, float]
     repeated: tuple[float, float]
     flop: float
@@ -99,6 +102,8 @@ def pass_bound(made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | 
             ("gradients", storages.gradient), ("kept", where[kept]),
         )
     }  # fmt: skip
+    passing = ~(storages.persistent | storages.given | storages.gradient)[where]
+    loss = _beside_what_is_kept(trace, first, last, np.where(kept, size[where], storages.size[where]) * passing, kept)
     grads, bytes_of, storage = gradients(trace), trace.values.bytes(), trace.values.storage
     updated = np.zeros((2, 2))  # elsewhere or in a block, of all replicas or of some
     for one in grads:
@@ -116,11 +121,37 @@ def pass_bound(made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | 
     issues = np.where(phase != Phase.OPTIMIZER, issue_shares(trace, made.launching) * rows, 0.0)
     return PassBound(
         float(alone[0]), float(alone[1]), forward, whole, float(issues.sum()), float(issues[differs > 0].sum()), hidden,
-        float(later), **sums,
+        float(later), **sums, loss=loss,
         updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
         flop=float(np.nansum((trace.operators.flop * rows)[products])),
         calls=collectives_bound(made, rows, ~trace.operators.view & (takes > 0)),
     )  # fmt: skip
+
+
+def _beside_what_is_kept(
+    trace: Trace, first: NDArray[np.int64], last: NDArray[np.int64], size: NDArray[np.int64], kept: NDArray[np.bool_]
+) -> int:
+    """The most bytes beside all that is kept for the backward, between the last block's forward and its backward.
+
+    Args:
+        trace: a step.
+        first, last: operators that touch each storage.
+        size: bytes of what is no parameter, state, gradient or input; 0 of others.
+        kept: what the backward reads.
+    """
+    of, phase = blocks(trace).of(trace), trace.operators.phase
+    forward = np.flatnonzero((of != NONE) & (phase == Phase.FORWARD))
+    backward = np.flatnonzero((of != NONE) & _is_backward(trace))
+    if not (forward.size and backward.size):
+        return 0
+    begin, end = int(forward[-1]) + 1, int(backward[0])
+    if end <= begin:
+        return 0
+    change = np.zeros(end - begin + 1, np.int64)
+    there = (last >= begin) & (first < end)
+    np.add.at(change, np.maximum(first[there], begin) - begin, size[there])
+    np.subtract.at(change, np.minimum(last[there] + 1, end) - begin, size[there])
+    return max(int((np.cumsum(change[:-1]) - int(size[kept].sum())).max()), 0)
 
 
 def _multiplies(name: str) -> bool:

@@ -523,14 +523,13 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
 
 
 LACKING = {
-    "jamba mamba falcon_mamba": "the selective scan of Mamba-1 (Mamba-2's and gated DeltaNet's are there)",
-    "zamba zamba2": "blocks that share one attention, beside the scan of Mamba",
+    "zamba zamba2": "blocks that share one attention, beside the scans of Mamba",
     "minimax minimax_m1 minimax_text_01": "lightning attention, a linear attention with decays by head",
     "kimi_linear": "Kimi Delta Attention, a delta rule with decays by channel",
     "deepseek_v32 glm_moe_dsa": "sparse attention to tokens that an indexer chooses",
     "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
     "gemma4 gemma4_text": "embeddings of each layer, and keys that layers share",
-    "lfm2 lfm2_moe": "gated short convolutions in place of attention",
+    "lfm2_moe": "the router of its experts (LFM2 without experts is there)",
     "apertus": "xIELU, an activation with two parameters",
     "modernbert": "an encoder of unpadded tokens with windows",
     "longcat_flash": "experts that do nothing, and two attentions in a block",

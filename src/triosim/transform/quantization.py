@@ -130,7 +130,9 @@ def reads_either_way(device: Accelerator) -> bool:
 
 
 @kept(32, room=ROOM, size=len)
-def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool = False) -> Trace:
+def quantized(
+    trace: Trace, which: str, either_way: bool = False, padded: bool = False, forward: bool = False
+) -> Trace:
     """The step with its products in fewer bits.
 
     Args:
@@ -138,17 +140,22 @@ def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool =
         which: one of :data:`RECIPES`, or ``"none"``, which returns the trace as it is.
         either_way: of the devices, as of :func:`reads_either_way`.
         padded: whether rows of experts are copied to be padded before they are cast, and what is made of them after.
+        forward: the trace is the forward of a training step alone, as of a reference model: nothing is quantised for a
+            backward.
 
     Raises:
-        PlanError: it has no backward, or no product that can be quantised.
+        PlanError: it has no backward and neither is meant to have none nor was made so, or no product that can be
+            quantised.
     """
     if which == "none":
         return trace
-    if not np.any(trace.operators.phase == Phase.BACKWARD):
+    if not (forward or np.any(trace.operators.phase == Phase.BACKWARD)):
+        if any(name in CASTS for name in trace.operators.name):
+            return trace  # a forward that was made so
         raise PlanError(
             f"quantize {which}: it is of training steps: leave it out (triosim serve and infer have --weights)"
         )
-    step = _QuantizedStep(trace, RECIPES[which], either_way=either_way)
+    step = _QuantizedStep(trace, RECIPES[which], either_way=either_way, once=forward)
     if not step.products:
         raise PlanError(
             f"quantize {which}: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: "
@@ -158,9 +165,10 @@ def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool =
         step.pad_rows_of_experts()
     for row in step.products:
         step.product(row)
+    those = "" if forward else " and those of their backward"
     note = (
-        f"quantize {which}: {len(step.products)} products of the blocks and those of their backward multiply in "
-        f"{RECIPES[which].dtype}; {step.casts} tensors are quantised"
+        f"quantize {which}: {len(step.products)} products of the blocks{those} multiply in {RECIPES[which].dtype}; "
+        f"{step.casts} tensors are quantised"
     )
     return step.edit.build().noted(note)
 
@@ -233,12 +241,13 @@ class _QuantizedStep:
     """
 
     def __init__(
-        self, trace: Trace, recipe: QuantizationRecipe, stored: bool = False, either_way: bool = False
+        self, trace: Trace, recipe: QuantizationRecipe, stored: bool = False, either_way: bool = False,
+        once: bool = False,
     ) -> None:  # fmt: skip
         from triosim.transform.rewriting import TraceRewriter
 
         self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, TraceRewriter(trace), 0, stored
-        self.single = recipe.apart or (recipe.whole and either_way)
+        self.single = once or recipe.apart or (recipe.whole and either_way)
         self._on: dict[int, list[int]] = {}
         for value, storage in enumerate(self.edit.storage if stored else ()):
             self._on.setdefault(storage, []).append(value)

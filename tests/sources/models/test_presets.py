@@ -65,6 +65,9 @@ PUBLISHED = {
     "whisper-medium": 763_857_920, "whisper-large-v2": 1_543_304_960, "whisper-large-v3": 1_543_490_560,
     "whisper-large-v3-turbo": 808_878_080,
     "mamba2-130m": 128_989_632, "mamba2-2.7b": 2_702_599_680,
+    "mamba-130m": 129_135_360, "mamba-2.8b": 2_768_345_600, "falcon-mamba-7b": 7_272_665_088,
+    "jamba-1.5-mini": 51_570_323_328,
+    "lfm2-350m": 354_483_968, "lfm2-700m": 742_489_344, "lfm2-1.2b": 1_170_340_608,
     "nemotron-3-nano-30b-a3b": 31_577_937_344, "qwen3-next-80b-a3b": 79_674_391_296,
     "granite-4.0-h-micro": 3_191_396_096, "granite-4.0-h-tiny": 6_939_037_248, "granite-4.0-h-small": 32_207_337_984,
 }  # fmt: skip
@@ -81,7 +84,7 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "gpt-28.3b": 28_300, "gpt2-1b": 1160, "gpt2-2b": 2030, "gpt2-4b": 4240, "mpt-1b": 1316, "mpt-3b": 2652,
     "mpt-7b": 6659, "mpt-13b": 12_854, "mpt-30b": 29_975, "mpt-70b": 64_862, "maxtext-16b": 16_000,
     "maxtext-32b": 32_000, "maxtext-64b": 64_000, "internlm-7b": 7300, "kimi-k2": 1_026_000,
-    "mamba2-370m": 370, "mamba2-780m": 780, "mamba2-1.3b": 1340, "nemotron-h-8b": 8000, "nemotron-h-47b": 47_000,
+    "mamba2-370m": 370, "mamba2-780m": 780, "mamba2-1.3b": 1340, "jamba-1.5-large": 398_000, "bamba-9b": 9780, "nemotron-h-8b": 8000, "nemotron-h-47b": 47_000,
     "nemotron-h-56b": 56_000,
     "dit-s-2": 33, "dit-b-2": 130, "dit-l-2": 458, "dit-xl-2": 675,
     "dlrm-kaggle": 540,  # as the paper of DLRM names it

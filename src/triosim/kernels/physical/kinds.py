@@ -209,7 +209,9 @@ def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator 
 
 def _scan_spread(work: ScanCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
     seen = _there(device, _fitted_on("moe", "devices", "triton"))
-    return _of_class([scan.spreads()[name] for name in ("scan", "scan_backward")], [seen] * 2, _scan_class(work))
+    known = scan.spreads()
+    pairs = [known.get(name, (ASSUMED_SPREAD, ASSUMED_SPREAD)) for name in _SCANS]  # nobody published selective scans
+    return _of_class(pairs, [seen] * len(pairs), _scan_class(work))
 
 
 # Classes --------------------------------------------------------------------------------------------------------------
@@ -234,8 +236,11 @@ def _attention_class(work: AttentionCalls) -> NDArray[np.int64]:
     return np.where(work.backward, 2, work.decodes().astype(np.int64))
 
 
+_SCANS = ("scan", "scan_backward", "selective_scan", "selective_scan_backward")
+
+
 def _scan_class(work: ScanCalls) -> NDArray[np.int64]:
-    return work.backward.astype(np.int64)
+    return work.backward.astype(np.int64) + 2 * work.selective
 
 
 def _stream_class(work: Stream) -> NDArray[np.int64]:
@@ -291,7 +296,7 @@ KINDS: tuple[KernelKind, ...] = (
         _moe_shape,
     ),
     KernelKind(
-        "scan", ScanCalls, ("scan", "scan_backward"), _scan_class, scan.constants,
+        "scan", ScanCalls, _SCANS, _scan_class, scan.constants,
         _scan_scaled, scan.predict, _scan_spread, _scan_shape,
     ),
     KernelKind(

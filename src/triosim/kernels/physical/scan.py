@@ -15,7 +15,8 @@ A block's products follow one another, each of the result of the one before, and
 of four warps fill a multiprocessor: little hides them.  A kernel that goes through the chunks has few blocks and a sum
 as long as the sequence.  Blocks are compiled by Triton as those of fused experts are, whose constants are taken
 (:mod:`triosim.kernels.physical.moe`), launches those of elementwise kernels.  No constant was fitted to a scan:
-published times judge the model and give its interval alone (``validation/fit/physical_scan.py``).
+published times judge the model and give its interval alone (``validation/fit/physical_scan.py``).  Mamba's own scan,
+which is no product, is another (:mod:`triosim.kernels.physical.selective_scan`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import _constants, moe, stream
+from triosim.kernels.physical import _constants, moe, selective_scan, stream
 from triosim.kernels.physical._tables import device_of
 from triosim.kernels.physical.moe import GroupedGemmConstants
 from triosim.kernels.physical.predicted import KernelPredictions
@@ -96,7 +97,7 @@ def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None
     seconds, computing, moving, launching = (np.zeros(len(work)) for _ in range(4))
     for of_delta, kernels in ((False, _mamba(work)), (True, _delta(work))):
         for kernel, there in kernels:
-            there = there & (work.delta == of_delta)
+            there = there & (work.delta == of_delta) & ~work.selective
             busy_units = np.minimum(np.maximum(kernel.blocks, 1.0) / d.units, 1.0)
             compute = kernel.flop / (rate * busy_units) + kernel.blocks * t.prologue_s / d.units
             fed = kernel.flop * work.item / TILE  # each of two operands of a tile is read once for TILE columns
@@ -113,6 +114,10 @@ def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None
             launching += np.where(there, launch, 0.0)
     limit = np.where(computing > moving, Limit.COMPUTE, Limit.MEMORY)
     limit = np.where(launching > np.maximum(computing, moving), Limit.LAUNCH, limit)
+    selective = np.flatnonzero(work.selective)
+    if selective.size:
+        found = selective_scan.predict(work.take(selective), device, c.launch_s)
+        seconds[selective], limit[selective] = found.seconds, found.limit
     return KernelPredictions(seconds, limit.astype(np.int8))
 
 

@@ -116,7 +116,9 @@ def of_scans(work: ScanCalls) -> list[Einsums]:
         length, state = _whole(work.chunk[row]), _whole(work.state[row])
         batch = _whole(work.sequences[row] * work.chunks()[row] * work.heads[row])
         one = product(m=length, n=_whole(work.head[row]), k=state, batch=batch)
-        found.append([(one, float(flop[row] / of_states[row]))])
+        if work.selective[row]:  # each channel by itself: an operation for each token and channel at once
+            one = product(m=_whole(work.tokens()[row]), n=_whole(work.heads[row]), k=1)
+        found.append([(one, float(flop[row] / of_states[row]) * (state if work.selective[row] else 1))])
     return found
 
 

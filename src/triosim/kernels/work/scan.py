@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.operators import ScanWork
-from triosim.operators.scan import forward_flop, repeated_flop
+from triosim.operators import scan, selective_scan
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
@@ -32,6 +32,7 @@ class ScanCalls:
         delta: whether the state is corrected before it is added to, not gated afterwards.
         backward: whether it is the gradient.
         normed: whether the result is normed as it is gated.
+        selective: whether each channel decays each element of its state by itself (Mamba).
         gated: whether the call gates the result (that of the delta rule never is); else who called it does.
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         item: bytes of an element of it.
@@ -48,6 +49,7 @@ class ScanCalls:
     delta: NDArray[np.bool_]
     backward: NDArray[np.bool_]
     normed: NDArray[np.bool_]
+    selective: NDArray[np.bool_]
     gated: NDArray[np.bool_]
     dtype: NDArray[np.int8]
     item: NDArray[np.float64]
@@ -89,7 +91,9 @@ class ScanCalls:
 
     def bytes(self) -> NDArray[np.float64]:
         """Bytes of operands and results, each once."""
-        operands = 2 * self.keys() + np.where(self.delta, 2, 3) * self.values() + 2 * self.rows() * self.item
+        each = np.select([self.selective, self.delta], [5, 2], 3)
+        rows = np.where(self.selective, 0, 2 * self.rows() * self.item)  # steps of channels are as wide as values
+        operands = 2 * self.keys() + each * self.values() + rows
         return np.asarray(operands * np.where(self.backward, 2.0, 1.0))
 
 
@@ -97,18 +101,20 @@ _SIZES = ScanWork._fields
 
 
 def _flop(one: ScanWork) -> float:
-    return 2 * forward_flop(one) + repeated_flop(one) if one.backward else forward_flop(one)
+    kind = selective_scan if one.selective else scan
+    return 2 * kind.forward_flop(one) + kind.repeated_flop(one) if one.backward else kind.forward_flop(one)
 
 
 def scans(
     sequences: NDArray | float, length: NDArray | float, heads: NDArray | float, groups: NDArray | float,
     state: NDArray | float, head: NDArray | float, chunk: NDArray | float, window: NDArray | float = 0.0,
-    dtype: str = "bfloat16", *, delta: bool = False, backward: bool = False, normed: bool = False, gated: bool = True,
+    dtype: str = "bfloat16", *, delta: bool = False, backward: bool = False, normed: bool = False,
+    selective: bool = False, gated: bool = True,
 ) -> ScanCalls:  # fmt: skip
     """Scans of one element type; numbers and arrays are broadcast against each other.
 
     Args:
-        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, gated: as in
+        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, selective, gated: as in
             :class:`ScanCalls`.
         dtype: type that is multiplied.
 
@@ -118,7 +124,7 @@ def scans(
     sizes = np.broadcast_arrays(sequences, length, heads, groups, state, head, chunk, window)
     columns = [np.array(x, np.float64, ndmin=1) for x in sizes]
     rows = len(columns[0])
-    flags = [np.full(rows, flag) for flag in (delta, backward, normed, gated)]
+    flags = [np.full(rows, flag) for flag in (delta, backward, normed, selective, gated)]
     code, item = np.full(rows, DTYPE_CODE[dtype], np.int8), np.full(rows, float(DTYPE_BYTES[dtype]))
     row: list[Any] = [*columns, *flags, code, item]
     return ScanCalls(*row)
@@ -133,7 +139,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ScanCa
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
     found = np.array(calls_of(trace).work(rows, ScanWork), np.float64).reshape(len(rows), len(_SIZES)).T
-    flags = (column > 0 for column in found[-3:])
+    flags = (column > 0 for column in found[-4:])
     gated = np.ones(len(rows), bool)
-    row: list[Any] = [*found[:-3], *flags, gated, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
+    row: list[Any] = [*found[:-4], *flags, gated, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
     return ScanCalls(*row)

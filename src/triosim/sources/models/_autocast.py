@@ -22,7 +22,7 @@ from triosim.trace.tables import Category, Phase
 
 PRODUCTS = ("linear", "matmul", "attention", "convolution")
 """Kinds of operators that autocast runs in 16 bits."""
-OF_LIBRARIES = ("experts", "scan")
+OF_LIBRARIES = ("experts", "scan", "selective-scan")
 """Kinds of operators on which autocast has no rule; what libraries do about it differs from release to release."""
 
 

@@ -103,7 +103,7 @@ class Mamba2Mixer:
             return net.linear("out_proj", y)
         if net.lora is not None or not net.training:  # no gradient of the last weight, or one that an adapter has
             return net.linear("out_proj", _mamba(net, self, made, norm, None))
-        last = _LastProduct()
+        last = RemadeProduct()
         return last(net, "out_proj", _mamba(net, self, made, norm, last))
 
 
@@ -155,7 +155,7 @@ class GatedDeltaNet:
         """The part of ``x`` [batch, tokens, width]."""
         shape, keys, values = x.shape[:2], self.groups * self.state, self.heads * self.size
         mixed, gate, beta, steps = self._apart(net, x) if self.apart else self._by_group(net, x)
-        q, k, v = net.split(_convolution(net, "conv1d", mixed), [keys, keys, values])
+        q, k, v = net.split(convolution(net, "conv1d", mixed), [keys, keys, values])
         q, k = (net.view(part, (*shape, self.groups, self.state)) for part in (q, k))
         v = net.view(v, (*shape, self.heads, self.size))
         y = _delta_rule(net, q, k, v, _decays(net, steps), net.sigmoid(beta))
@@ -181,8 +181,15 @@ class GatedDeltaNet:
 # --- operators that only these call -----------------------------------------------------------------------------------
 
 
-class _LastProduct:
-    """A linear layer that keeps no input: the gradient of its weight is that of an input which is made again."""
+class RemadeProduct:
+    """A linear layer that keeps no input: the gradient of its weight is that of an input which is made again.
+
+    Attributes:
+        again: that input, where it has been made when the gradient of the result comes; else whoever makes it calls
+            :meth:`differentiate`.
+    """
+
+    again: Tensor | None = None
 
     def __call__(self, net: Net, name: str, x: Tensor) -> Tensor:
         """The layer ``name`` of ``x`` [batch, tokens, inputs]."""
@@ -202,6 +209,8 @@ class _LastProduct:
             self.gradient = g
             dx = net.tensor(flat.shape, flat.dtype)
             net.operator("aten::mm", ("self", "mat2"), (g, net.t(turned)), (dx,))
+            if self.again is not None:
+                self.differentiate(net, self.again)
             net.give(flat, dx)
 
         net.derivative(row, (y,), rule)
@@ -219,7 +228,7 @@ class _LastProduct:
             net.give(self.bias, net.view(db, self.bias.shape))
 
 
-def _mamba(net: Net, mixer: Mamba2Mixer, made: Tensor, norm: Tensor | None, last: _LastProduct | None) -> Tensor:
+def _mamba(net: Net, mixer: Mamba2Mixer, made: Tensor, norm: Tensor | None, last: RemadeProduct | None) -> Tensor:
     """What is between the products of a Mamba-2 block, [batch, tokens, inner]."""
     with net.module("conv1d", "Conv1d"):
         filters = [net.parameter("weight"), *([net.parameter("bias")] if mixer.conv_bias else [])]
@@ -274,20 +283,21 @@ def _gated_norm(net: Net, name: str, x: Tensor, gate: Tensor | None, kind: str, 
     return y
 
 
-def _convolution(net: Net, name: str, x: Tensor) -> Tensor:
-    """Each channel of ``x`` [batch, tokens, channels] with those before it, and silu."""
-    operator = "causal_conv1d::causal_conv1d"
+def convolution(net: Net, name: str, x: Tensor, activation: str = "silu") -> Tensor:
+    """Each channel of ``x`` [batch, tokens, channels] with those before it, and an activation if there is one."""
+    operator, args = "causal_conv1d::causal_conv1d", {"activation": activation} if activation else {}
     with net.module(name, "Conv1d"):
-        weight = net.parameter("weight")
-        y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad or weight.needs_grad)
-        row = net.operator(operator, ("input", "weight"), (x, weight), (y,), {"activation": "silu"})
+        bias = net.optional("bias")
+        read = (x, net.parameter("weight"), *([] if bias is None else [bias]))
+        roles = ("input", "weight", "bias")[: len(read)]
+        y = net.tensor(x.shape, x.dtype, needs_grad=any(t.needs_grad for t in read))
+        row = net.operator(operator, roles, read, (y,), args)
 
     def rule(g: Tensor) -> None:
-        dx, dw = net.tensor(x.shape, x.dtype), net.tensor(weight.shape, weight.dtype)
-        roles = ("grad_output", "input", "weight")
-        net.operator(f"{operator}_backward", roles, (g, x, weight), (dx, dw), {"activation": "silu"})
-        net.give(x, dx)
-        net.give(weight, dw)
+        gradients = [net.tensor(t.shape, t.dtype) for t in read]
+        net.operator(f"{operator}_backward", ("grad_output", *roles), (g, *read), gradients, args)
+        for t, gradient in zip(read, gradients, strict=True):
+            net.give(t, gradient)
 
     net.derivative(row, (y,), rule)
     return y
