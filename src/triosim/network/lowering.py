@@ -71,7 +71,7 @@ class LoweredJob:
     link: NDArray[np.int64]
     group: NDArray[np.int32]
     groups: Ragged
-    pair: NDArray[np.int64]
+    pair: NDArray[np.int32]
     how: tuple[tuple[str, str], ...]
     sources: tuple[str, ...]
     gap: NDArray[np.int64]
@@ -329,7 +329,7 @@ class _Lowering:
     def run(self) -> LoweredJob:
         n = int(self.first[-1])
         self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
-        self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
+        self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
         senders = self._transfers()
         for endpoints in self.meeting.endpoints:
             self._meet(endpoints)
@@ -384,7 +384,7 @@ class _Lowering:
             rows = rows[program.peer[rows] == place]
             self.what[self._tasks(number, rows)] = own[:, None]
         sends = [self.programs[p].rows(Op.SEND) + first for p, first in zip(self.program, self.first[:-1], strict=True)]
-        self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)))
+        self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)), dtype=np.int32)
         mesh, found = self.assignment.mesh, []
         for number, program in enumerate(self.programs):
             receives = program.rows(Op.RECEIVE)
