@@ -8,9 +8,9 @@ from the begin until transfer k of e has been delivered the pattern is a recurre
   walk of k moves that ends at e, where each move stays or comes from the edge that is needed.  A walk stays, if
   anywhere, at the slowest edge that it visits: ``done(e, k) = max over i <= k of (sum of d of e and of i edges
   upwards) + (k - i) (the largest of these d)``.
-* edges that go on equally often and need any others, each with lag 1 (rings whose members are folded).  These walks have
-  the same weight, and one that comes to its slowest edge in a circle could have stayed there as long: of all walks of i
-  moves, fewer than there are edges, the heaviest to each edge counts.
+* edges that go on equally often and need any others, each with lag 1 (rings whose members are folded).  Walks weigh the
+  same, and one that comes to its slowest edge in a circle could have stayed there as long: of all walks of i moves,
+  fewer than there are edges, the heaviest to each edge counts.
 * pipelines, where each edge needs at most one other with lag 0.  With ``e0 .. e`` the edges from the first to e,
   ``done(e, k) = d[e0] + ... + d[e] + k max(d[e0], ..., d[e])``.
 
@@ -128,7 +128,7 @@ def _pipeline(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
 
 
 def _in_step(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
-    """``done`` where edges need others with lag 1; None also where to play it takes no longer than to look at all walks."""
+    """``done`` where edges need others with lag 1; None also where it is played as fast as all walks are looked at."""
     if len(set(edges.count)) != 1 or any(lag != 1 for needs in edges.needs for _, lag in needs):
         return None
     longest = min(len(lasts), edges.count[0]) - 1

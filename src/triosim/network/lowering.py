@@ -321,6 +321,7 @@ class _Lowering:
         self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
         check_tasks(
             int(self.first[-1]), f"{len(self.program):,} ranks that are played one by one", "use fewer devices",
+            int(self.lengths.sum()),
         )  # fmt: skip
         self.within = [np.flatnonzero(self.program == number) for number in range(len(programs))]  # cells of a program
         self.instances: list[NDArray] = []
