@@ -8,8 +8,8 @@ of call are listed: ``first`` of a process, which fills all caches; ``call``, wh
 is forgotten, as for another plan of a known model on a known machine; and ``again``, the same call once more.
 ``every rank`` plays all of them instead of folding what is
 alike.  The released TrioSim takes 33 CPU seconds for ResNet-50 on 32 GPUs and about 240 on 64
-(measured on a machine of this class).  Playing every rank of the 2,048 takes most: where the machine has not the memory
-for it, its row says how much that would be.
+(measured on a machine of this class).  Playing every rank of the 2,048 takes most memory, up to three quarters of the
+machine's here; where that is not enough its row says how much it would be.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.case:
         from triosim.core.errors import InputError
+        from triosim.core.limits import machine_bytes, set_memory_limit
 
+        set_memory_limit(machine_bytes() * 3 // 4)
         try:
             print(json.dumps(_one(CASES[options.case], options.runs, options.data)))
         except InputError as error:  # more than the memory of this machine allows

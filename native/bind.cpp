@@ -219,14 +219,21 @@ nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool
     solver = network(model, py_wires, *roads);
     {
         const nb::gil_scoped_release release;
-        Engine engine(graph, *roads, *solver, start, finish, alone, formulas, poll);
-        counted = engine.play();
-        events = engine.events();
-        ended = std::ranges::find(finish, NEVER) == finish.end();
-        if (!ended) engine.mark_stuck();
+        std::vector<Tick> begins;  // of each collective that is run; what else the engine needed is given back here
+        {
+            Engine engine(graph, *roads, *solver, start, finish, alone, formulas, poll);
+            counted = engine.play();
+            events = engine.events();
+            ended = std::ranges::find(finish, NEVER) == finish.end();
+            if (!ended) engine.mark_stuck();
+            for (std::size_t row = 0; row < graph.instances.size(); ++row) {
+                begins.push_back(engine.begin_of(static_cast<std::int32_t>(row)));
+            }
+        }
         begin = start;
         for (std::size_t task = 0; task < graph.size(); ++task) {
-            if (static_cast<Task>(graph.kind[task]) == Task::collective) begin[task] = engine.begin_of(graph.what[task]);
+            if (static_cast<Task>(graph.kind[task]) != Task::collective) continue;
+            begin[task] = begins[static_cast<std::size_t>(graph.what[task])];
         }
         sums = carried(graph, wires, link_bytes);
     }

@@ -1,5 +1,5 @@
-// When the edges of a collective that shares no link have delivered everything, without playing it: rings and pipelines.
-// triosim/engine/isolated_collective.py derives the formulas.
+// When the edges of a collective that shares no link have delivered everything, without playing it: rings, pipelines, and
+// what becomes of rings whose members are folded.  triosim/engine/isolated_collective.py derives the formulas.
 #pragma once
 
 #include <algorithm>
@@ -57,6 +57,46 @@ inline std::vector<Tick> ring_ends(const Edges& edges, Column<Tick> lasts) {
     return ends;
 }
 
+// Edges that need any others, each with lag 1, and go on equally often.
+inline bool is_in_step(const Edges& edges) {
+    for (std::size_t edge = 0; edge < edges.of.size(); ++edge) {
+        if (edges.of.count[edge] != edges.of.count[0]) return false;
+        if (std::ranges::any_of(edges.needs(edge), [](const auto& need) { return need.lag != 1; })) return false;
+    }
+    return true;
+}
+
+// The same walks where an edge may come from several.  One goes to its slowest edge on no way with a circle, for which it
+// could have stayed there as long, and stays.  Nothing where playing it takes no longer than to look at all of them.
+inline std::optional<std::vector<Tick>> walk_ends(const Edges& edges, Column<Tick> lasts) {
+    const std::size_t size = lasts.size();
+    const Tick moves = edges.of.count[0] - 1;
+    const auto longest = static_cast<std::size_t>(std::min<Tick>(moves, static_cast<Tick>(size) - 1));
+    if (longest * edges.of.needs.values.size() > static_cast<std::size_t>(moves)) return std::nullopt;
+    std::vector<Tick> ends(size, 0), walked(size), further(size);
+    for (std::size_t edge = 0; edge < size; ++edge) {
+        std::ranges::fill(walked, NEVER);
+        walked[edge] = lasts[edge];
+        for (std::size_t i = 0;; ++i) {
+            for (std::size_t there = 0; there < size; ++there) {
+                if (walked[there] == NEVER) continue;
+                ends[edge] = std::max(ends[edge], walked[there] + (moves - static_cast<Tick>(i)) * lasts[there]);
+            }
+            if (i == longest) break;
+            std::ranges::fill(further, NEVER);
+            for (std::size_t there = 0; there < size; ++there) {
+                if (walked[there] == NEVER) continue;
+                for (const auto& need : edges.needs(there)) {
+                    const auto other = static_cast<std::size_t>(need.edge);
+                    further[other] = std::max(further[other], walked[there] + lasts[other]);
+                }
+            }
+            walked.swap(further);
+        }
+    }
+    return ends;
+}
+
 // What all edges up to this one take for the first transfer, and the slowest of them for each further one.  Nothing if
 // edges wait in a circle.
 inline std::optional<std::vector<Tick>> pipeline_ends(const Edges& edges, Column<Tick> lasts) {
@@ -94,6 +134,7 @@ inline std::optional<Ends> closed_form(const Edges& edges, Column<Tick> lasts) {
     std::optional<std::vector<Tick>> delivered;
     if (is_ring(edges)) delivered = ring_ends(edges, lasts);
     else if (is_pipeline(edges)) delivered = pipeline_ends(edges, lasts);
+    else if (is_in_step(edges)) delivered = walk_ends(edges, lasts);
     if (!delivered) return std::nullopt;
     std::vector<Tick> ends(static_cast<std::size_t>(pattern.places), 0);
     for (std::size_t edge = 0; edge < lasts.size(); ++edge) {

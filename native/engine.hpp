@@ -130,7 +130,7 @@ private:
     // as few rows wait for rows after them; else each after all that it waits for.
     void sweep() {
         std::ranges::fill(finish_, NEVER);
-        std::vector<Successors::Edge> edges;
+        WaitingPairs edges;
         if (in_any_order()) {
             std::ranges::fill(waiting_, UNSEEN);
             const std::vector<std::int32_t> held = held_by_stream();
@@ -142,7 +142,7 @@ private:
                 place(task, stream < 0 ? NONE : std::exchange(last[static_cast<std::size_t>(stream)], task), edges);
             }
         }
-        after_ = Successors(graph_.size(), edges);
+        after_ = Successors(graph_.size(), std::move(edges));
         for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
             // Only what waited for a row after it can have been settled without being told.
             const auto at = static_cast<std::size_t>(task);
@@ -175,7 +175,7 @@ private:
     }
 
     // Place a task after all that it waits for, and so on; of a circle some task is placed too early, and never ends.
-    void go_to(std::int32_t task, const std::vector<std::int32_t>& held, std::vector<Successors::Edge>& edges) {
+    void go_to(std::int32_t task, const std::vector<std::int32_t>& held, WaitingPairs& edges) {
         const auto unseen = [&](std::int32_t other) {
             return other != NONE && waiting_[static_cast<std::size_t>(other)] == UNSEEN;
         };
@@ -211,7 +211,7 @@ private:
 
     // Settle a task if all that it waits for has been, `held` before it on its stream among them; else note what it waits
     // for.
-    void place(std::int32_t task, std::int32_t held, std::vector<Successors::Edge>& edges) {
+    void place(std::int32_t task, std::int32_t held, WaitingPairs& edges) {
         const auto at = static_cast<std::size_t>(task);
         const bool counts = graph_.counts(at);
         Tick ready = 0;

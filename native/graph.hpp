@@ -80,22 +80,50 @@ struct Graph {
     }
 };
 
-// Sorted by source in linear time: who waits for whom.
-class Successors {
+// Who waits for whom, as it is found: in pieces, for one list that grows is twice as long when it moves.
+class WaitingPairs {
 public:
-    struct Edge {
+    struct Pair {
         std::int32_t source, target;
     };
 
+    void push_back(const Pair& pair) {
+        if (size_++ % PIECE == 0) pieces_.emplace_back().reserve(PIECE);
+        pieces_.back().push_back(pair);
+    }
+    std::size_t size() const { return size_; }
+
+    template <class Call>
+    void each(Call call) const {
+        for (const auto& piece : pieces_) std::ranges::for_each(piece, call);
+    }
+
+    // The last first, none of which is kept.
+    template <class Call>
+    void take_back(Call call) {
+        for (; !pieces_.empty(); pieces_.pop_back()) {
+            for (auto pair = pieces_.back().rbegin(); pair != pieces_.back().rend(); ++pair) call(*pair);
+        }
+        size_ = 0;
+    }
+
+private:
+    static constexpr std::size_t PIECE = std::size_t{1} << 15;
+    std::vector<std::vector<Pair>> pieces_;
+    std::size_t size_ = 0;
+};
+
+// Sorted by source in linear time: who waits for whom.
+class Successors {
+public:
     Successors() = default;
-    Successors(std::size_t rows, const std::vector<Edge>& edges) : first_(rows + 1, 0), targets_(edges.size()) {
-        for (const Edge& edge : edges) ++first_[static_cast<std::size_t>(edge.source)];
+    Successors(std::size_t rows, WaitingPairs&& pairs) : first_(rows + 1, 0), targets_(pairs.size()) {
+        pairs.each([this](const WaitingPairs::Pair& pair) { ++first_[static_cast<std::size_t>(pair.source)]; });
         std::int64_t end = 0;
         for (std::int64_t& first : first_) first = end += first;
-        for (std::size_t i = edges.size(); i-- > 0;) {
-            const auto place = --first_[static_cast<std::size_t>(edges[i].source)];
-            targets_[static_cast<std::size_t>(place)] = edges[i].target;
-        }
+        pairs.take_back([this](const WaitingPairs::Pair& pair) {
+            targets_[static_cast<std::size_t>(--first_[static_cast<std::size_t>(pair.source)])] = pair.target;
+        });
     }
 
     Column<std::int32_t> operator[](std::int32_t row) const {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "graph.hpp"
@@ -24,28 +25,26 @@ class LongestWay {
 public:
     // fixed, shared: ticks of each task that never change, and those that go with the links (for what computes: 0).
     // kind: the column of factors that a task's fixed ticks are multiplied by, or -1.  at: tasks whose ends are asked for.
+    // All must live as long as this.
     LongestWay(const Graph& graph, Column<std::int32_t> kind, Column<double> fixed, Column<double> shared,
                Column<std::int64_t> at)
-        : tasks_(graph.size()) {
-        const std::size_t nodes = tasks_ + graph.instances.size();
-        std::vector<Successors::Edge> edges;
-        edges.reserve(graph.before.values.size() + 2 * tasks_);
-        std::vector<std::int32_t> last(static_cast<std::size_t>(graph.streams), -1);
-        for (std::size_t task = 0; task < tasks_; ++task) {
-            const auto number = static_cast<std::int32_t>(task);
-            std::int32_t waits = number;
-            if (static_cast<Task>(graph.kind[task]) == Task::collective) {
-                waits = static_cast<std::int32_t>(tasks_) + graph.what[task];
-                edges.push_back({waits, number});
-            }
-            for (const std::int32_t before : graph.before[task]) edges.push_back({before, waits});
-            if (const std::int32_t stream = graph.stream[task]; stream >= 0) {
-                std::int32_t& before = last[static_cast<std::size_t>(stream)];
-                if (before >= 0) edges.push_back({before, waits});
-                before = number;
-            }
+        : kind_(kind), fixed_(fixed), shared_(shared) {
+        const Waits waits(graph);
+        std::vector<std::int32_t> unread(waits.nodes, 0);  // who has not read the end of each node yet
+        for (std::size_t node = 0; node < waits.nodes; ++node) {
+            waits.each(node, [&](std::int32_t other) { ++unread[static_cast<std::size_t>(other)]; });
         }
-        order(nodes, edges, kind, fixed, shared, at);
+        for (const std::int64_t task : at) ++unread[static_cast<std::size_t>(task)];  // one more, so that it is kept
+        slot_.assign(waits.nodes, UNSEEN);
+        nodes_.reserve(waits.nodes);
+        needs_.reserve(waits.edges);
+        for (std::size_t node = 0; node < waits.nodes && complete_; ++node) {
+            go_to(static_cast<std::int32_t>(node), waits, unread);
+        }
+        if (complete_) {
+            for (const std::int64_t task : at) asked_.push_back(slot_[static_cast<std::size_t>(task)]);
+        }
+        slot_ = {};
     }
 
     bool complete() const { return complete_; }
@@ -62,11 +61,14 @@ public:
                 const Lanes& before = finish[static_cast<std::size_t>(*need)];
                 for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] = std::max(now[lane], before[lane]);
             }
-            if (node.kind >= 0) {
-                const Lanes& factor = factors[static_cast<std::size_t>(node.kind)];
-                for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += node.fixed * factor[lane];
-            } else {
-                for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += node.fixed + node.shared * links[lane];
+            if (const auto task = static_cast<std::size_t>(node.row); task < kind_.size()) {
+                const double fixed = fixed_[task], shared = shared_[task];
+                if (const std::int32_t kind = kind_[task]; kind >= 0) {
+                    const Lanes& factor = factors[static_cast<std::size_t>(kind)];
+                    for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += fixed * factor[lane];
+                } else {
+                    for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += fixed + shared * links[lane];
+                }
             }
             finish[static_cast<std::size_t>(node.slot)] = now;
             for (std::size_t lane = 0; lane < LANES; ++lane) end[lane] = std::max(end[lane], now[lane]);
@@ -75,73 +77,110 @@ public:
     }
 
 private:
+    static constexpr std::int32_t UNSEEN = -1, OPEN = -2;  // in slot_: of what is not placed yet, and what waits to be
+
     struct Node {
-        double fixed, shared;
-        std::int32_t kind, needs, slot;
+        std::int32_t row, needs, slot;  // row: the task, or tasks and then collectives; needs: how many it waits for
     };
 
-    void order(std::size_t nodes, const std::vector<Successors::Edge>& edges, Column<std::int32_t> kind,
-               Column<double> fixed, Column<double> shared, Column<std::int64_t> at) {
-        const Successors after(nodes, edges);
-        std::vector<std::int32_t> waits(nodes, 0);
-        for (const Successors::Edge& edge : edges) ++waits[static_cast<std::size_t>(edge.target)];
-        std::vector<std::int32_t> ready, of;
-        of.reserve(nodes);
-        for (std::size_t node = nodes; node-- > 0;) {
-            if (waits[node] == 0) ready.push_back(static_cast<std::int32_t>(node));
+    // What each node waits for: read off the graph, and not written down.
+    struct Waits {
+        explicit Waits(const Graph& of)
+            : graph(of), nodes(of.size() + of.instances.size()), held(of.size(), -1), first(of.instances.size() + 1, 0) {
+            std::vector<std::int32_t> last(static_cast<std::size_t>(graph.streams), -1);
+            for (std::size_t task = 0; task < graph.size(); ++task) {
+                if (const std::int32_t stream = graph.stream[task]; stream >= 0) {
+                    held[task] = std::exchange(last[static_cast<std::size_t>(stream)], static_cast<std::int32_t>(task));
+                    edges += held[task] >= 0;
+                }
+                if (meets(task)) ++first[static_cast<std::size_t>(graph.what[task]) + 1];
+            }
+            for (std::size_t instance = 0; instance + 1 < first.size(); ++instance) first[instance + 1] += first[instance];
+            members.resize(static_cast<std::size_t>(first.back()));
+            std::vector<std::int32_t> next(first.begin(), first.end() - 1);
+            for (std::size_t task = 0; task < graph.size(); ++task) {
+                if (!meets(task)) continue;
+                members[static_cast<std::size_t>(next[static_cast<std::size_t>(graph.what[task])]++)] =
+                    static_cast<std::int32_t>(task);
+            }
+            edges += graph.before.values.size() + members.size();
         }
-        while (!ready.empty()) {  // the newest first, so that what follows each other lies close together
-            const std::int32_t node = ready.back();
-            ready.pop_back();
-            of.push_back(node);
-            for (const std::int32_t next : after[node]) {
-                if (--waits[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+
+        bool meets(std::size_t task) const { return static_cast<Task>(graph.kind[task]) == Task::collective; }
+
+        // A member of a collective waits for the collective, and that for all that its members wait for.
+        template <class Call>
+        void each(std::size_t node, Call call) const {
+            if (node < graph.size()) {
+                if (meets(node)) return call(static_cast<std::int32_t>(graph.size()) + graph.what[node]);
+                return each_of(node, call);
+            }
+            const std::size_t instance = node - graph.size();
+            for (std::int32_t i = first[instance]; i < first[instance + 1]; ++i) {
+                each_of(static_cast<std::size_t>(members[static_cast<std::size_t>(i)]), call);
             }
         }
-        complete_ = of.size() == nodes;
-        if (!complete_) return;
-        std::vector<std::int64_t> first(nodes + 1, 0);
-        for (const Successors::Edge& edge : edges) ++first[static_cast<std::size_t>(edge.target) + 1];
-        for (std::size_t node = 0; node < nodes; ++node) first[node + 1] += first[node];
-        std::vector<std::int32_t> sources(edges.size());
-        std::vector<std::int64_t> next(first.begin(), first.end() - 1);
-        for (const Successors::Edge& edge : edges) {
-            sources[static_cast<std::size_t>(next[static_cast<std::size_t>(edge.target)]++)] = edge.source;
+
+        template <class Call>
+        void each_of(std::size_t task, Call call) const {
+            for (const std::int32_t other : graph.before[task]) call(other);
+            if (held[task] >= 0) call(held[task]);
         }
-        std::vector<std::int32_t>& unread = waits;  // of each node: who has not read its end yet, one more where it is kept
-        for (std::size_t node = 0; node < nodes; ++node) {
-            unread[node] = static_cast<std::int32_t>(after[static_cast<std::int32_t>(node)].size());
-        }
-        for (const std::int64_t task : at) ++unread[static_cast<std::size_t>(task)];
-        std::vector<std::int32_t> slot(nodes, 0), free;
-        nodes_.reserve(nodes);
-        needs_.reserve(edges.size());
-        for (const std::int32_t node : of) {
-            const auto row = static_cast<std::size_t>(node);
-            Node made{0, 0, -1, static_cast<std::int32_t>(first[row + 1] - first[row]), 0};
-            for (auto i = first[row]; i < first[row + 1]; ++i) {
-                const auto source = static_cast<std::size_t>(sources[static_cast<std::size_t>(i)]);
-                needs_.push_back(slot[source]);
-                if (--unread[source] == 0) free.push_back(slot[source]);
+
+        const Graph& graph;
+        std::size_t nodes, edges = 0;
+        std::vector<std::int32_t> held;            // the task before each on its stream, -1 if there is none
+        std::vector<std::int32_t> first, members;  // tasks of each collective that is run
+    };
+
+    // Place a node after all that it waits for, and so on, so that what follows each other lies close together.  Not
+    // complete where some of them wait in a circle.
+    void go_to(std::int32_t node, const Waits& waits, std::vector<std::int32_t>& unread) {
+        const auto state = [&](std::int32_t of) -> std::int32_t& { return slot_[static_cast<std::size_t>(of)]; };
+        road_.push_back(node);
+        while (!road_.empty()) {
+            const std::int32_t next = road_.back();
+            if (next < 0) {
+                road_.pop_back();
+                place(~next, waits, unread);
+                continue;
             }
-            if (free.empty()) free.push_back(static_cast<std::int32_t>(slots_++));
-            made.slot = slot[row] = free.back();
-            if (unread[row] > 0) free.pop_back();
-            if (row < tasks_) {
-                made.fixed = fixed[row];
-                made.shared = shared[row];
-                made.kind = kind[row];
+            if (state(next) != UNSEEN) {
+                road_.pop_back();
+                continue;
             }
-            nodes_.push_back(made);
+            state(next) = OPEN;
+            road_.back() = ~next;
+            waits.each(static_cast<std::size_t>(next), [&](std::int32_t other) {
+                if (state(other) == UNSEEN) road_.push_back(other);
+                complete_ = complete_ && state(other) != OPEN;
+            });
+            if (!complete_) return;
         }
-        for (const std::int64_t task : at) asked_.push_back(slot[static_cast<std::size_t>(task)]);
     }
 
-    std::size_t tasks_, slots_ = 0;
-    bool complete_ = false;
+    void place(std::int32_t node, const Waits& waits, std::vector<std::int32_t>& unread) {
+        std::int32_t needs = 0;
+        waits.each(static_cast<std::size_t>(node), [&](std::int32_t other) {
+            const auto source = static_cast<std::size_t>(other);
+            needs_.push_back(slot_[source]);
+            if (--unread[source] == 0) free_.push_back(slot_[source]);
+            ++needs;
+        });
+        if (free_.empty()) free_.push_back(static_cast<std::int32_t>(slots_++));
+        slot_[static_cast<std::size_t>(node)] = free_.back();
+        nodes_.push_back({node, needs, free_.back()});
+        if (unread[static_cast<std::size_t>(node)] > 0) free_.pop_back();
+    }
+
+    const Column<std::int32_t> kind_;
+    const Column<double> fixed_, shared_;
+    std::size_t slots_ = 0;
+    bool complete_ = true;
     std::vector<Node> nodes_;
     std::vector<std::int32_t> needs_;  // slots of ends, of all nodes one after another
     std::vector<std::int32_t> asked_;  // the same of the tasks that are asked for
+    std::vector<std::int32_t> slot_, free_, road_;  // while nodes are placed: of each; not used; to go to, ~ to be placed
 };
 
 }  // namespace triosim

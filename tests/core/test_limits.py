@@ -14,6 +14,7 @@ from triosim.collectives.pattern import exchange, rounds
 from triosim.core.errors import InputError
 from triosim.core.limits import (
     MOST_TASKS,
+    TASK_BYTES,
     check_memory,
     check_tasks,
     limit_bytes,
@@ -56,6 +57,15 @@ def test_tasks_have_numbers_of_32_bits_however_much_memory_there_is() -> None:
         check_tasks(MOST_TASKS - 1, "this", "use less")
         with pytest.raises(InputError, match=r"2,147,483,648 can be numbered: use less"):
             check_tasks(MOST_TASKS, "this", "use less")
+
+
+def test_copies_of_a_row_take_less_than_rows() -> None:
+    with memory_limit(1000 * TASK_BYTES):
+        check_tasks(1000, "this", "use less")
+        check_tasks(1900, "this", "use less", rows=10)
+        for tasks, rows in ((1001, None), (1900, 200), (2000, 10)):
+            with pytest.raises(InputError, match="this would take"):
+                check_tasks(tasks, "this", "use less", rows)
 
 
 def job(devices: int, topology: str = "switch", **plan: object) -> Callable[[], object]:

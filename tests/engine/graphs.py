@@ -192,6 +192,14 @@ def any_edges(draw: Random, members: int, places: int) -> Pattern:
     return edges(members, ends, sizes, counts, needs, pauses, places)
 
 
+def any_edges_in_step(draw: Random, places: int) -> Pattern:
+    """A ring that goes on long, of which edges need some others as well, all with lag 1."""
+    needs = [[(draw.randrange(places), 1) for _ in range(draw.randint(0, 2))] for _ in range(places)]
+    pauses = [draw.choice([0, 0, US // 2, 3]) for _ in range(places)]
+    ends = [(place, (place + 1) % places) for place in range(places)]
+    return edges(places, ends, draw.choice([0, 1, 1000, 1500]), draw.randint(1, 30), needs, pauses)
+
+
 def any_pattern(draw: Random, members: int) -> Pattern:
     """Any pattern for this many members, all places being members."""
     size = draw.choice(SIZES)
@@ -309,11 +317,13 @@ def any_interruption(draw: Random, on: OnNodes = any_switch) -> tuple[Graph, Eng
     for _ in range(draw.randint(1, 2)):
         places = draw.sample(range(nodes), draw.randint(2, nodes))
         n, size = len(places), draw.choice([0, 1, 1000, 1500])
-        what = draw.choice(["ring", "chain", "rounds", "any"])
+        what = draw.choice(["ring", "chain", "rounds", "any", "in step"])
         if what == "ring":
             pattern = ring(n, size, draw.randint(1, 2 * n))
         elif what == "chain":
             pattern = chain(n, size, draw.randint(1, 5))
+        elif what == "in step":
+            pattern = any_edges_in_step(draw, n)
         else:
             pattern = rounds(n, size) if what == "rounds" else any_edges(draw, n, n)
         wait = b.compute(draw.randint(0, 6) * US // 2)

@@ -47,6 +47,15 @@ def finished(pattern: Pattern, delivered: list[list[int]]) -> list[int]:
 
 
 @st.composite
+def in_step(draw: st.DrawFn) -> Pattern:
+    """Edges that need any others with lag 1, as the folded members of rings do."""
+    n = draw(st.integers(1, 4))
+    needs = draw(st.lists(st.lists(st.integers(0, n - 1), max_size=3, unique=True), min_size=n, max_size=n))
+    count = draw(st.integers(1, 30))
+    return edges(1, [(0, 0)] * n, 1, count, [[(other, 1) for other in row] for row in needs])
+
+
+@st.composite
 def lone(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
     n = draw(st.integers(2, 7))
     pattern = draw(
@@ -54,6 +63,7 @@ def lone(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
             st.builds(ring, st.just(n), st.just(1), st.integers(1, 15)),
             st.builds(chain, st.just(n), st.just(1), st.integers(1, 6)),
             st.just(rounds(n, 1)),
+            in_step(),
             from_random(any_edges, n, n),
         )
     )
@@ -102,6 +112,8 @@ def test_state_is_what_playing_would_have_reached(drawn: tuple[Pattern, list[int
         (exchange(3, 1), True),
         (edges(3, [(0, 1), (1, 2), (1, 0)], 1, 3, [[], [(0, 0)], [(0, 0)]]), True),  # a tree
         (edges(1, [(0, 0)], 1, 5, [[(0, 1)]]), True),  # a ring folded into one
+        (edges(1, [(0, 0), (0, 0)], 1, 4, [[(0, 1), (1, 1)], [(0, 1)]]), True),  # one folded to its links of two kinds
+        (edges(1, [(0, 0), (0, 0)], 1, 3, [[(0, 1), (1, 1)], [(0, 1)]]), False),  # so few that they are played
         (edges(3, [(0, 1), (1, 2)], 1, [3, 2], [[], [(0, 0)]]), False),
         (edges(3, [(0, 1), (1, 2)], 1, 3, [[], [(0, ALL)]]), False),
         (rounds(3, 1), False),

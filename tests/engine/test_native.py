@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.engine.compare import agree, chains, compare, crowd, defective, exchanges, outcome
-from tests.engine.graphs import GB_PER_S, US, Builder, from_random, graphs, interrupted, wires
+from tests.engine.graphs import GB_PER_S, US, Builder, edges, from_random, graphs, interrupted, wires
 from tests.exploring import examples
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
@@ -197,3 +197,12 @@ def test_a_ring_as_large_as_a_machine_is_known_at_once() -> None:
     assert played.finish[7] == played.finish[8] == 2 * (members - 1) * 2 * US
     # An edge i hops on does i of its moves at the pace of the others, so it ends before.
     assert played.finish.max() == played.finish[7]
+
+
+def test_a_folded_ring_as_large_as_a_machine_is_known_at_once() -> None:
+    """Links within servers, of which each but one follows another like it, and links between them."""
+    count = 2**31 - 1
+    b = Builder()
+    b.collective(edges(1, [(0, 0), (0, 0)], 1000, count, [[(0, 1), (1, 1)], [(0, 1)]]), [0, 1])
+    played = native.play(b.graph(), wires([GB_PER_S, GB_PER_S // 2], [[0], [1]]))
+    assert played.finish.tolist() == [count * 2 * US]

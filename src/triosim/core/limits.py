@@ -29,7 +29,12 @@ EXPANSION_BYTES = 10**9
 """Bytes that any file may take unpacked, however small it is."""
 
 TASK_BYTES = 350
-"""Memory of a task, from the program to the result; 120 to 340 were measured (``python -m tests.fuzz sizes``)."""
+"""Memory of a task, from the row of a program that it is to the result; 320 to 340 were measured
+(``python -m tests.fuzz sizes``)."""
+
+COPY_BYTES = 175
+"""The same of one more task of the same row, where ranks that run one program are played one by one: 143 and 171 were
+measured on GPT-3 over 512 GPUs and GPT-2 over 8,192 (``--fold off``)."""
 
 MOST_TASKS = 2**31
 """Tasks are numbered with 32 bits."""
@@ -101,13 +106,19 @@ def check_memory(needed: float, what: str, suggestion: str = "") -> None:
         )
 
 
-def check_tasks(tasks: float, what: str, suggestion: str) -> None:
-    """Refuse a job of more tasks than memory holds; see :func:`check_memory`.
+def check_tasks(tasks: float, what: str, suggestion: str, rows: float | None = None) -> None:
+    """Refuse a job of more tasks than memory holds.
+
+    Args:
+        tasks: how many there would be.
+        what, suggestion: as of :func:`check_memory`.
+        rows: of programs, of which they are copies; None where each is a row of its own.
 
     Raises:
         InputError: their memory is above the limit, or they are more than can be numbered.
     """
-    check_memory(tasks * TASK_BYTES, what, suggestion)
+    written = tasks if rows is None else rows
+    check_memory(written * (TASK_BYTES - COPY_BYTES) + tasks * COPY_BYTES, what, suggestion)
     if tasks >= MOST_TASKS:
         raise InputError(f"{what} would be {tasks:,.0f} tasks, more than {MOST_TASKS:,} can be numbered: {suggestion}")
 

@@ -172,6 +172,9 @@ class ComputeEnergy:
         return self.flop + self.cache + self.memory
 
 
+_Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], float]
+
+
 @dataclass(frozen=True)
 class EnergyAccount:
     """Energy of a simulated job, added up when it is first asked for.
@@ -219,8 +222,9 @@ class EnergyAccount:
         return found
 
     @cached_property
-    def _computed(self) -> dict[int, ComputeEnergy]:
-        """What :meth:`computed` has found."""
+    def _drawn(self) -> dict[tuple[int, int], _Drawn]:
+        """Of each program on each model of device: the rows that compute, nanojoules of FLOP, caches and memory, and
+        :attr:`ComputeEnergy.searched`."""
         return {}
 
     def _model(self, cell: int) -> int:
@@ -232,14 +236,19 @@ class EnergyAccount:
 
     def computed(self, cell: int) -> ComputeEnergy:
         """What the instructions of a cell take that compute."""
-        if cell not in self._computed:
-            self._computed[cell] = self._reckoned(cell)
-        return self._computed[cell]
-
-    def _reckoned(self, cell: int) -> ComputeEnergy:
         assert self.draws is not None
-        program, at = self.programs[self.lowered.program[cell]], self._at(cell)
-        model = self._model(cell)
+        number, model = int(self.lowered.program[cell]), self._model(cell)
+        if (number, model) not in self._drawn:  # the same for all cells, of which there may be thousands
+            self._drawn[number, model] = self._reckoned(self.programs[number], model)
+        rows, flop, cache, memory, searched = self._drawn[number, model]
+        at = self._at(cell)
+        start, finish = self.played.start[at][rows], self.played.finish[at][rows]
+        static = np.rint((finish - start) * (self.draws[model].energy.static_w * _TICK_NJ)).astype(np.int64)
+        return ComputeEnergy(rows, start, finish, flop, cache, memory, static, searched)
+
+    def _reckoned(self, program: Program, model: int) -> _Drawn:
+        """What the instructions of a program take that compute."""
+        assert self.draws is not None
         draw, known = self.draws[model], self.times[model].joules
         rows, clocked = program.rows(Op.COMPUTE), draw.clocked
         operator, seconds = program.operator[rows], program.seconds[rows]
@@ -254,10 +263,8 @@ class EnergyAccount:
         )
         if not runs.all():  # copies, at the bandwidth of the memory
             memory += np.rint(~runs * seconds * NANO * self._copying_w(draw)).astype(np.int64)
-        start, finish = self.played.start[at][rows], self.played.finish[at][rows]
-        static = np.rint((finish - start) * (draw.energy.static_w * _TICK_NJ)).astype(np.int64)
         searched = float((known.open[operator] * part).sum()) * NANO if known is not None else 0.0
-        return ComputeEnergy(rows, start, finish, flop, cache, memory, static, searched)
+        return rows, flop, cache, memory, searched
 
     def joules(self, cell: int) -> NDArray[np.float64]:
         """Joules of each instruction of a cell in the whole run; zero for what does not compute, NaN if not known."""
@@ -464,10 +471,12 @@ class EnergyAccount:
             total += count * np.diff(np.interp(edges, np.append(when, until[-1]), reached)) / (end / CURVE_STEPS)
             ticks.append(when)
             change.append((watts - np.append(0.0, watts[:-1])) * count)
-        at, changes = ticks[0], change[0]
+        at, changes = np.concatenate(ticks), np.concatenate(change)
         if len(ticks) > 1:
-            order = np.argsort(np.concatenate(ticks), kind="stable")
-            at, changes = np.concatenate(ticks)[order], np.concatenate(change)[order]
+            ticks.clear()  # of many cells they are large
+            change.clear()
+            order = np.argsort(at, kind="stable")
+            at, changes = at[order], changes[order]
         peak = float(np.cumsum(changes)[_last_at(at)].max()) + always_w + sent / (end * _TICK_NJ)
         times = edges[:-1] / PICOSECONDS_PER_SECOND
         return PowerCurve(tuple(times.tolist()), tuple(total.tolist())), peak

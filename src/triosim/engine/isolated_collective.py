@@ -8,6 +8,9 @@ from the begin until transfer k of e has been delivered the pattern is a recurre
   walk of k moves that ends at e, where each move stays or comes from the edge that is needed.  A walk stays, if
   anywhere, at the slowest edge that it visits: ``done(e, k) = max over i <= k of (sum of d of e and of i edges
   upwards) + (k - i) (the largest of these d)``.
+* edges that go on equally often and need any others, each with lag 1 (rings whose members are folded).  Walks weigh the
+  same, and one that comes to its slowest edge in a circle could have stayed there as long: of all walks of i moves,
+  fewer than there are edges, the heaviest to each edge counts.
 * pipelines, where each edge needs at most one other with lag 0.  With ``e0 .. e`` the edges from the first to e,
   ``done(e, k) = d[e0] + ... + d[e] + k max(d[e0], ..., d[e])``.
 
@@ -56,7 +59,7 @@ def isolated_collective(edges: PatternEdges, lasts: Sequence[int]) -> IsolatedCo
         edges: the pattern.
         lasts: ticks of each transfer of each edge, from its start to its delivery.
     """
-    done = _ring(edges, lasts) or _pipeline(edges, lasts)
+    done = _ring(edges, lasts) or _pipeline(edges, lasts) or _in_step(edges, lasts)
     found = ClosedFormCollective(edges, lasts, done) if done is not None else EventDrivenCollective(edges, lasts)
     return found if found.complete and found.last < BEYOND else None
 
@@ -122,6 +125,27 @@ def _pipeline(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
     if len(ahead) < len(lasts):
         return None
     return lambda e, k: upto[e] + k * slowest[e]
+
+
+def _in_step(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
+    """``done`` where edges need others with lag 1; None also where it is played as fast as all walks are looked at."""
+    if len(set(edges.count)) != 1 or any(lag != 1 for needs in edges.needs for _, lag in needs):
+        return None
+    longest = min(len(lasts), edges.count[0]) - 1
+    if longest * sum(map(len, edges.needs)) > edges.count[0] - 1:
+        return None
+    walks = []
+    for edge, ticks in enumerate(lasts):
+        walked, found = {edge: ticks}, [(0, ticks, ticks)]
+        for i in range(1, longest + 1):
+            further: dict[int, int] = {}
+            for there, so_far in walked.items():
+                for other, _ in edges.needs[there]:
+                    further[other] = max(further.get(other, 0), so_far + lasts[other])
+            found += [(i, so_far, lasts[there]) for there, so_far in further.items()]
+            walked = further
+        walks.append(found)
+    return lambda e, k: max([ticks + (k - i) * slowest for i, ticks, slowest in walks[e] if i <= k])
 
 
 class ClosedFormCollective:

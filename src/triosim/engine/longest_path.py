@@ -52,16 +52,23 @@ def task_durations(
             with them; None where links always stay as they are.
     """
     moves = (graph.kind == Task.TRANSFER) | (graph.kind == Task.COLLECTIVE)
-    took = np.where(moves, played.finish - played.begin, 0).astype(np.float64)
-    shared = np.zeros(len(graph))
+    slowly = None
     if slower is not None:
         rates = np.maximum(scale_amounts(wires.capacity, np.full(len(wires.capacity), slower)), 1)
         slow = replace(wires, capacity=np.where(wires.capacity == UNLIMITED, UNLIMITED, rates))
-        then = play(graph, slow, model)
-        longer = np.where(moves, then.finish - then.begin, 0) - took
-        shared = np.clip(longer / (1 / slower - 1), 0.0, took)
+        slowly = _moving(play(graph, slow, model), moves)
+    took, shared = _moving(played, moves), np.zeros(len(graph))
+    if slower is not None and slowly is not None:
+        shared = np.clip((slowly - took) / (1 / slower - 1), 0.0, took)
     fixed = np.where(graph.kind == Task.COMPUTE, graph.amount, 0).astype(np.float64)
     return Durations(fixed + took - shared, shared)
+
+
+def _moving(played: GraphRun, moves: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Ticks that the bytes of each task moved; 0 of what moves none."""
+    ticks = played.finish - played.begin
+    ticks *= moves
+    return ticks.astype(np.float64)
 
 
 def longest_path(

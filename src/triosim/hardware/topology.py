@@ -18,7 +18,7 @@ from typing import Any
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.core.limits import TASK_BYTES, check_memory
+from triosim.core.limits import COPY_BYTES, check_memory
 from triosim.core.options import configured, options_of
 from triosim.core.registry import Registry
 from triosim.hardware.system import Fabric, Link
@@ -107,7 +107,7 @@ def check_size(made: Topology, name: str, devices: int, shape: Shape | None) -> 
         InputError: there would be too many links, or places that are like no other; or the shape does not fit.
     """
     size = made.size(devices, shape)
-    needed = devices * DEVICE_BYTES + size.links * LINK_BYTES + size.places * PLAYED_TASKS * TASK_BYTES
+    needed = devices * DEVICE_BYTES + size.links * LINK_BYTES + size.places * PLAYED_TASKS * COPY_BYTES
     of = f" of {format_shape(shape)}" if shape else ""
     check_memory(needed, f"{devices:,} devices on topology {name}{of}", "use fewer devices, or a switch")
 

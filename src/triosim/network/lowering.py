@@ -71,7 +71,7 @@ class LoweredJob:
     link: NDArray[np.int64]
     group: NDArray[np.int32]
     groups: Ragged
-    pair: NDArray[np.int64]
+    pair: NDArray[np.int32]
     how: tuple[tuple[str, str], ...]
     sources: tuple[str, ...]
     gap: NDArray[np.int64]
@@ -321,6 +321,7 @@ class _Lowering:
         self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
         check_tasks(
             int(self.first[-1]), f"{len(self.program):,} ranks that are played one by one", "use fewer devices",
+            int(self.lengths.sum()),
         )  # fmt: skip
         self.within = [np.flatnonzero(self.program == number) for number in range(len(programs))]  # cells of a program
         self.instances: list[NDArray] = []
@@ -329,7 +330,7 @@ class _Lowering:
     def run(self) -> LoweredJob:
         n = int(self.first[-1])
         self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
-        self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
+        self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
         senders = self._transfers()
         for endpoints in self.meeting.endpoints:
             self._meet(endpoints)
@@ -384,7 +385,7 @@ class _Lowering:
             rows = rows[program.peer[rows] == place]
             self.what[self._tasks(number, rows)] = own[:, None]
         sends = [self.programs[p].rows(Op.SEND) + first for p, first in zip(self.program, self.first[:-1], strict=True)]
-        self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)))
+        self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)), dtype=np.int32)
         mesh, found = self.assignment.mesh, []
         for number, program in enumerate(self.programs):
             receives = program.rows(Op.RECEIVE)

@@ -190,21 +190,22 @@ def settled(
     Raises:
         NotSteady: the one job is ``short`` and its turns are not alike.
     """
-    first, op, slowdown, holding = [np.zeros(1, np.int64)], [], [], []
+    first, computes, slowdown, holding = [np.zeros(1, np.int64)], [], [], []
     for job, lowered in parts:
         first.append(lowered.first[1:] + first[-1][-1])
-        op += [job.programs[number].op for number in lowered.program.tolist()]
+        computing = [program.op == Op.COMPUTE for program in job.programs]
+        computes += [computing[number] for number in lowered.program.tolist()]
         holding += [job.programs[number].holding for number in lowered.program.tolist()]
         slow = np.array([interferes.slowdown for interferes in job.interferes])
         slowdown.append(slow[lowered.program])
-    ops = np.concatenate(op)
+    gaps = [lowered.gap for _, lowered in parts]
     tasks = Tasks(
         first=np.concatenate(first),
         slowdown=np.concatenate(slowdown),
-        computes=ops == Op.COMPUTE,
+        computes=np.concatenate(computes),
         moves=np.concatenate(holding),
         amount=graph.amount,
-        after=np.concatenate([lowered.gap for _, lowered in parts]),
+        after=gaps[0] if len(gaps) == 1 else np.concatenate(gaps),  # without gaps it takes no memory until it is copied
         stands_for=None if short is None else short.stands_for(parts[0][0].programs, parts[0][1]),
     )
     last = graph.amount
