@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Blocks
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
 

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._family import Count
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._mamba import MambaMixer
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models.mamba import SIXTEENTH

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Blocks
+from triosim.sources.models._llama_like import LlamaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, Norm, Rotation, SelfAttention
 from triosim.sources.models._scan import convolution
@@ -56,7 +57,7 @@ class Lfm2(LlamaLike):
 
     full_attn_idxs: Blocks = ()
     convolves: bool = False
-    conv_L_cache: int = 3  # noqa: N815
+    conv_L_cache: int = 3
     conv_bias: bool = False
 
     layout: ClassVar = Layout(
