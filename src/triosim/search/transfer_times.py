@@ -70,6 +70,7 @@ class MeshTransferTimes:
         self.means: CollectiveCommunication = make(system, router, how)
         self._called: dict[Call, int] = {}
         self._sent: dict[tuple[int, int, int], int] = {}
+        self._latencies: dict[tuple[int, int, int], int] = {}
         self._delays: dict[Call, int] = {}
         self._loads: dict[tuple[int, int], StageLoad] = {}
         self._groups: dict[int, list[bytes]] = {}
@@ -121,8 +122,11 @@ class MeshTransferTimes:
 
     def latency(self, source: int, target: int, size: int) -> int:
         """Ticks before the bytes of what one stage sends to another move."""
-        *_, latency, one, other = self.load(source, target)
-        return latency + self.means.transfer(one, other, size)
+        key = (source, target, size)
+        if key not in self._latencies:
+            *_, latency, one, other = self.load(source, target)
+            self._latencies[key] = latency + self.means.transfer(one, other, size)
+        return self._latencies[key]
 
     def delay(self, call: Call) -> int:
         """Ticks before the bytes of a collective move."""
