@@ -49,7 +49,8 @@ def test_results_follow_from_what_is_read(options):
         made = results(call)
         assert [(one.shape, one.dtype) for one in made] == list(zip(call.outputs, call.output_dtypes, strict=True))
         found = dims(call)
-        assert found.known and {found.label("l"), found.label("n")} <= found.whole
+        assert found.known
+        assert {found.label("l"), found.label("n")} <= found.whole
         assert found.label("d") not in found.whole
         assert problem(call) == ""
 
@@ -67,7 +68,7 @@ def test_what_a_block_keeps():
 
 
 def test_ranks_scan_parts_of_the_channels_and_add_up_what_they_share():
-    """Steps, B and C are of all channels: their product is added up, as are the gradients that a rank's channels give."""
+    """Steps, B and C are of all channels: their product is added up, as are gradients that a rank's channels give."""
     divided_step = divided(step(), 4)
     check(divided_step.trace)
     one, own = calls(step()), calls(divided_step.trace)

@@ -179,3 +179,33 @@ def test_where_no_block_attends_every_style_is_the_same(style):
     plans = [triosim.Plan(parallelism=SHARED, parallelism_options=one) for one in options]
     times = [triosim.simulate(trace, triosim.system("dgx-a100"), plan).iteration_time_s for plan in plans]
     assert times[0] == times[1]
+
+
+@pytest.mark.parametrize("style", ["gather", "ring"])
+def test_a_selective_scan_is_exchanged_by_channels(style):
+    """Gates, inputs and steps before it and its result after it; B and C, which all channels read, whole."""
+    own, layers, inner = 256 // 4, 2, 2 * 768
+    job = prepared("mamba-130m", 4, style)
+    assert sent(job)[Phase.FORWARD, own * inner * 2] >= 2 * layers
+    calls = [call for call in calls_of(job.step.trace).unique if call.kind == "selective-scan"]
+    assert {(call.shape("u")[1], call.shape("u")[2], call.shape("B")[1:]) for call in calls} == {
+        (256, inner // 4, (256, 16))
+    }
+    (states,) = {call.outputs[-1] for call in calls if not call.backward}
+    assert states[1] == inner // 4
+    gradients = {call.outputs[:5] for call in calls if call.backward}
+    part, shared = (1, 256, inner // 4), (1, 256, 16)
+    assert gradients == {(part, part, (inner, 16), shared, shared)}
+
+
+def prepared(name, cp, style):
+    trace = triosim.model(name, batch_size=1, sequence_length=256, configuration={"num_hidden_layers": 2})
+    asking = asked(parallelism=SHARED, parallelism_options={"cp": cp, "cp_style": style}, host="none")
+    return prepare(trace, triosim.system("dgx-a100"), *asking)
+
+
+def test_images_have_no_sequence_to_share():
+    trace = triosim.model("dit-s-2")
+    plan = triosim.Plan(parallelism=SHARED, parallelism_options={"cp": 2})
+    with pytest.raises(PlanError, match="reads no sequences of tokens, which --cp divides"):
+        triosim.simulate(trace, triosim.system("dgx-a100"), plan)

@@ -81,7 +81,7 @@ def post_training(options: TrainOptions) -> None:
                 plan, models_of_time = with_fields(base, fidelity, changes)
                 found = predict(asked, name, traces, adapters, system, plan, models_of_time, seconds, progress)
             except InputError as error:
-                raise InputError(f"--compare {label}: {error}") if changes else error
+                raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
             if served is not None and served != found.samples:
                 raise InputError(
                     f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "

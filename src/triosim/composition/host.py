@@ -239,7 +239,9 @@ def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
 def _launched_inside(trace: Trace) -> NDArray[np.float64]:
     """What the kernels of one function of its own (a scan's) cost besides the first: a launch from compiled code each,
     at least, for Python launches them."""
-    there = np.flatnonzero(by_name(trace.operators.name, lambda name: kind(name) in ("scan", "selective-scan")).astype(bool))
+    there = np.flatnonzero(
+        by_name(trace.operators.name, lambda name: kind(name) in ("scan", "selective-scan")).astype(bool)
+    )
     more = np.zeros(len(trace))
     calls = calls_of(trace)
     more[there] = [traffic(calls[row]).kernels - 1.0 for row in there.tolist()]

@@ -168,7 +168,10 @@ def _of_window(one: ScanWork) -> float:
 
 
 def grouped_channels(call: Call) -> dict[str, tuple[int, int]]:
-    """Roles of what a Mamba-2 scan reads that has B and C among its channels: how many channels, of how many groups."""
+    """Roles of what a scan of Mamba or Mamba-2 reads that has B and C among its channels: how many channels, of how
+    many groups."""
+    if call.kind == "selective-scan":
+        return {role: ((call.shape(role) or (0,))[-1], 1) for role in ("B", "C")}
     if call.name != _MAMBA:
         return {}
     return dict.fromkeys(("zxbcdt", "conv1d_weight", "conv1d_bias"), (_channels_of_groups(call), _groups(call)))

@@ -1,7 +1,7 @@
-"""The selective scan of Mamba (Gu & Dao, arXiv:2312.00752): each channel has a state that every token decays and adds to.
+"""Mamba's selective scan (Gu & Dao, arXiv:2312.00752): each channel has a state that every token decays and adds to.
 
-``h[l] = exp(delta[l] A) h[l - 1] + delta[l] u[l] B[l]`` and ``y[l] = C[l] h[l] + D u[l]``, with ``state`` elements in h,
-A, B and C; decays differ by channel and element, so that nothing of it is a matrix product as in Mamba-2
+``h[l] = exp(delta[l] A) h[l - 1] + delta[l] u[l] B[l]`` and ``y[l] = C[l] h[l] + D u[l]``, with ``state`` elements in
+h, A, B and C; decays differ by channel and element, so that nothing of it is a matrix product as in Mamba-2
 (:mod:`triosim.operators.scan`).
 """
 
@@ -20,8 +20,8 @@ _READS = ("u", "delta", "A_log", "B", "C", "D", "z", "delta_bias")
 CHUNK = 2048
 """Tokens between the states that are kept for the backward (``SelectiveScanFn``, ``n_chunks``)."""
 KERNELS = {False: 8.0, True: 12.0}
-"""Kernels of a call by whether it is a backward: the scan; A of its logarithm (copied to float32, exp, neg), B and C put
-in order, D and the bias copied to float32; in the backward gradients of all these, and four that are zeroed first."""
+"""Kernels of a call by whether it is a backward: the scan; A of its logarithm (copied to float32, exp, neg), B and C
+put in order, D and the bias copied to float32; in the backward gradients of all these, and four that are zeroed."""
 
 
 @registered

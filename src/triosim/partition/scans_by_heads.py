@@ -109,11 +109,15 @@ class _Exchange:
                     self.inputs[row][at] = self._received(value, row, apart.get(facts.calls[row].roles[at], (0, 0)))
             for at in _made_along(facts, row, wide):
                 value = facts.outputs[row][at]
-                shared = apart["zxbcdt"] if at == 0 and facts.calls[row].backward and "zxbcdt" in apart else (0, 0)
+                backward, roles = facts.calls[row].backward, facts.calls[row].roles[1:]  # in the order of gradients
+                shared = apart.get(roles[at], (0, 0)) if backward and at < len(roles) else (0, 0)
                 self.outputs[row][at] = own = self._copy(value, shared)
                 reader = next((r for r in readers.get(facts.storage[value], ()) if r > row), None)
                 if reader is not None and not self.of.trace.operators.view[row]:
                     self._send(value, own, row, reader)
+            for tables, labels in ((self.inputs, facts.dims(row).inputs), (self.outputs, _labels(facts, row))):
+                for at, dim in _by_channel(facts, row, labels, tables[row]):
+                    tables[row][at] = self._cut(tables[row][at], dim)
         trace = self.of.trace
         more = with_copies(trace.values, self.copies, self.storages)
         operators = replace(
@@ -170,6 +174,15 @@ class _Exchange:
             self.next += 1
         return self._value(value, tuple(shape), self.by_heads[region])
 
+    def _cut(self, value: int, dim: int) -> int:
+        """The part of a value whose channels, but no positions, are in one dimension: states at the ends of chunks."""
+        shape, region = list(self.facts.shapes[value]), (self.facts.storage[value], self.version[value])
+        shape[dim] = self._share(shape[dim], (0, 0))
+        if region not in self.by_heads:
+            self.by_heads[region] = self.next
+            self.next += 1
+        return self._value(value, tuple(shape), self.by_heads[region])
+
     def _slice(self, value: int, shared: tuple[int, int]) -> int:
         """A rank's part of a parameter by channel or head: a view."""
         shape = self.facts.shapes[value]
@@ -209,6 +222,24 @@ def _sequences(facts: Facts, row: int) -> set[int]:
         return set(range(len(facts.inputs[row])))
     names = (*facts.dims(row).names, "")
     return {at for at, labels in enumerate(facts.dims(row).inputs) if "l" in (names[label] for label in labels)}
+
+
+def _labels(facts: Facts, row: int) -> list[tuple[int, ...]]:
+    return [out.labels for out in facts.dims(row).outputs]
+
+
+def _by_channel(
+    facts: Facts, row: int, labels: Sequence[tuple[int, ...]], values: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Places and dimensions of what a selective scan has of its channels that is by no position and no parameter."""
+    if facts.calls[row].kind != "selective-scan":
+        return []
+    l, d = (facts.dims(row).label(name) for name in ("l", "d"))
+    known = len(facts.shapes)
+    return [
+        (at, own.index(d)) for at, (own, value) in enumerate(zip(labels, values, strict=True))
+        if d in own and l not in own and value < known and len(own) > 2 and value not in facts.parameter_of
+    ]  # fmt: skip
 
 
 def _made_along(facts: Facts, row: int, wide: Iterable[int]) -> list[int]:

@@ -192,7 +192,10 @@ def page(found: Comparison) -> str:
         body += ["<h2>What was asked</h2>", _table(("", *letters), asked)]
     for other in range(1, len(found.results)):
         body += [f"<h2>From A to {letters[other]}</h2>", _drawn(bars(found, other))]
-        for title, rows in ((first.detail, found.modules(other, 12)), ("Communication", found.communication(other, 12))):
+        for title, rows in (
+            (first.detail, found.modules(other, 12)),
+            ("Communication", found.communication(other, 12)),
+        ):
             if rows:
                 cells = [(n, format_time(a), format_time(b), _signed(b - a)) for n, a, b in rows]
                 body.append(_table((title, "A", letters[other], "change"), cells))

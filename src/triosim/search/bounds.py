@@ -30,11 +30,11 @@ a micro-batch ``T >= m H / p``, but for what adds gradients in the first, or in 
 
 **Memory.**  The stages together hold all parameters, gradients and optimizer states, each at least a ``dp``-th where
 ZeRO divides it; the fullest holds at least the mean.  When a stage ends the forward of a micro-batch, what its backward
-will read is there too, and on one of them what the loss makes beside that before a block's backward begins: ``reserved >=
-(states + max(gradients, kept + loss)) / p``.  On one stage the second micro-batch finds the gradients of the first there:
-``states + gradients + kept + loss``.  Stage ``s`` has ``n_s = min(m, p - s)``
-micro-batches under way before its first backward, in each of its chunks.  With ``k_s`` of what is kept and ``w_s`` of
-the states the fullest holds ``max_s (w_s + n_s k_s)``, and the mean of these, weighted by ``1 / n_s``, is at least
+will read is there too, and on one of them what the loss makes beside that before a block's backward begins:
+``reserved >= (states + max(gradients, kept + loss)) / p``.  On one stage the second micro-batch finds the gradients of
+the first there: ``states + gradients + kept + loss``.  Stage ``s`` has ``n_s = min(m, p - s)`` micro-batches under way
+before its first backward, in each of its chunks.  With ``k_s`` of what is kept and ``w_s`` of the states the fullest
+holds ``max_s (w_s + n_s k_s)``, and the mean of these, weighted by ``1 / n_s``, is at least
 ``(kept + states / n_0) / sum_s 1 / n_s`` for whatever division.
 
 **With the stages.**  Both are much sharper once a pipeline is cut (:mod:`triosim.search.stages_bound`).  The cuts of a

@@ -497,8 +497,9 @@ def _attention(name: str, family: Any, own: Any) -> ServedHeads | ServedLatent:
         normed = own.norm is not None or getattr(own, "normed", False)
         window = window if 0 < window < family.longest else 0
         return ServedHeads(own.heads, own.groups, own.size, window, normed, isinstance(own, GatedAttention))
-    unfused = isinstance(own, SelfAttention)
-    raise _not_served(name, family, f"has attention {'with biases by distance' if unfused else 'of its own form'}")
+    if isinstance(own, SelfAttention):
+        raise _not_served(name, family, "has attention with biases by distance")
+    raise _not_served(name, family, "has layers of their own form in place of attention")
 
 
 def _state(own: Mamba2Mixer | GatedDeltaNet) -> ServedState:

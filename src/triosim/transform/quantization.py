@@ -130,9 +130,7 @@ def reads_either_way(device: Accelerator) -> bool:
 
 
 @kept(32, room=ROOM, size=len)
-def quantized(
-    trace: Trace, which: str, either_way: bool = False, padded: bool = False, forward: bool = False
-) -> Trace:
+def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool = False, forward: bool = False) -> Trace:
     """The step with its products in fewer bits.
 
     Args:

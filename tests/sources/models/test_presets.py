@@ -84,7 +84,8 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "gpt-28.3b": 28_300, "gpt2-1b": 1160, "gpt2-2b": 2030, "gpt2-4b": 4240, "mpt-1b": 1316, "mpt-3b": 2652,
     "mpt-7b": 6659, "mpt-13b": 12_854, "mpt-30b": 29_975, "mpt-70b": 64_862, "maxtext-16b": 16_000,
     "maxtext-32b": 32_000, "maxtext-64b": 64_000, "internlm-7b": 7300, "kimi-k2": 1_026_000,
-    "mamba2-370m": 370, "mamba2-780m": 780, "mamba2-1.3b": 1340, "jamba-1.5-large": 398_000, "bamba-9b": 9780, "nemotron-h-8b": 8000, "nemotron-h-47b": 47_000,
+    "mamba2-370m": 370, "mamba2-780m": 780, "mamba2-1.3b": 1340, "jamba-1.5-large": 398_000, "bamba-9b": 9780,
+    "nemotron-h-8b": 8000, "nemotron-h-47b": 47_000,
     "nemotron-h-56b": 56_000,
     "dit-s-2": 33, "dit-b-2": 130, "dit-l-2": 458, "dit-xl-2": 675,
     "dlrm-kaggle": 540,  # as the paper of DLRM names it

@@ -32,7 +32,7 @@ from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import _constants, moe, selective_scan, stream
+from triosim.kernels.physical import _constants, moe, stream
 from triosim.kernels.physical._tables import device_of
 from triosim.kernels.physical.moe import GroupedGemmConstants
 from triosim.kernels.physical.predicted import KernelPredictions
@@ -116,6 +116,8 @@ def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None
     limit = np.where(launching > np.maximum(computing, moving), Limit.LAUNCH, limit)
     selective = np.flatnonzero(work.selective)
     if selective.size:
+        from triosim.kernels.physical import selective_scan
+
         found = selective_scan.predict(work.take(selective), device, c.launch_s)
         seconds[selective], limit[selective] = found.seconds, found.limit
     return KernelPredictions(seconds, limit.astype(np.int8))

@@ -13,10 +13,10 @@ of B and C, which all channels share, to memory with atomics.  Each element of a
 
 Threads wait for each other after every element of the state, so that the units take turns.  No number was fitted:
 counts are of the kernel's source, rates of NVIDIA's documents.  Instructions that are no arithmetic and the accesses of
-shared memory came in when a published training step of a Mamba of 1.3B (fla-org/flash-linear-attention, issue 32) had
-turned out longer than predicted, by 9 to 26 % on an A100-SXM4-40GB; with them it is predicted within 1 % in one sequence
-of 16,384 tokens and 17 % too short in two of half as many.  On an H100 whose form is not said it is 15 to 32 % too short
-if that is one of PCIe.  No time of the kernel alone is published, hence an interval of a factor of two.
+shared memory came in when a published training step of a Mamba of 1.3B (fla-org/flash-linear-attention, issue 32)
+had turned out longer than predicted, by 9 to 26 % on an A100-SXM4-40GB; with them it is predicted within 1 % in one
+sequence of 16,384 tokens and 17 % too fast in two of half as many.  On an H100 whose form is not said it is 15 to 32 %
+too fast if that is one of PCIe.  No time of the kernel alone is published, hence an interval of a factor of two.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ EXPONENTIALS = 16.0
 """Exponentials in a clock of a multiprocessor (CUDA C++ Programming Guide, "Throughput of Native Arithmetic
 Instructions"); CDNA's compute units do a quarter of their 64 lanes too."""
 CACHE_RATE = 5120 / 108
-"""Bytes in a clock and multiprocessor between the last-level cache and the multiprocessors (NVIDIA A100 whitepaper, "A100
-L2 Cache": 5,120 bytes per clock)."""
+"""Bytes in a clock and multiprocessor between the last-level cache and the multiprocessors (NVIDIA A100 whitepaper,
+"A100 L2 Cache": 5,120 bytes per clock)."""
 ATOMIC_BYTES = 8.0
 """Bytes of the last-level cache that an atomic sum of float32 reads and writes."""
 

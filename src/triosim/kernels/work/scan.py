@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
-from triosim.operators import ScanWork
-from triosim.operators import scan, selective_scan
+from triosim.operators import ScanWork, scan, selective_scan
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 

@@ -102,6 +102,8 @@ class Context(Rule):
         """
         name, length = facts.trace.meta.workload or "the trace", facts.trace.meta.sequence_length
         seeds = sequence_of(facts, length) if length else {}
+        if not length and facts.trace.meta.made_by == "triosim.model":
+            raise PlanError(f"context: {name} reads no sequences of tokens, which --cp divides: leave it out")
         if not length or not seeds:
             raise PlanError(
                 f"context: which dimension of {name} is the sequence is not known: record it with its sequence_length, "

@@ -1,4 +1,4 @@
-"""Mamba's block: a product in, a short convolution, a selective scan whose steps, B and C are made of it, a product out.
+"""Mamba's block: a product in, a short convolution, a selective scan whose steps, B and C it makes, a product out.
 
 They are stated as training stacks run them, by the fused kernels of ``mamba_ssm`` and ``causal_conv1d``.  Sources: Gu &
 Dao, arXiv:2312.00752; ``mamba_ssm/ops/selective_scan_interface.py``.
@@ -74,7 +74,9 @@ class MambaMixer:
         one = self.remade and net.training and net.lora is None  # with adapters weights have no gradients
         small, last = RemadeProduct(), RemadeProduct()
         u = convolution(net, "conv1d", inputs)
-        steps, *shared = net.split(small(net, "x_proj", u) if one else net.linear("x_proj", u), list(self._sizes.values()))
+        steps, *shared = net.split(
+            small(net, "x_proj", u) if one else net.linear("x_proj", u), list(self._sizes.values())
+        )
         if self.norm:
             names = [f"{name}_layernorm" for name in self._sizes]
             steps, *shared = (

@@ -1,4 +1,4 @@
-"""Bamba: blocks of Mamba-2, some of attention with half of each head rotated, each with a feed-forward part (IBM, 2024)."""
+"""Bamba: blocks of Mamba-2, some of attention with half of each head rotated, and feed-forward parts (IBM, 2024)."""
 
 from __future__ import annotations
 
@@ -45,14 +45,20 @@ class Bamba(LlamaLike):
         if isinstance(listed, list):
             attend = [at for at, name in enumerate(listed) if name in ("attention", "full_attention")]
             table = {"attn_layer_indices": attend, **table}
-        return {key: value for key, value in table.items() if key not in ("mamba_d_head", "layers_block_type", "layer_types")}
+        return {
+            key: value
+            for key, value in table.items()
+            if key not in ("mamba_d_head", "layers_block_type", "layer_types")
+        }
 
     def problem(self) -> str:
         wrong = [layer for layer in self.attn_layer_indices if layer >= self.num_hidden_layers]
         if wrong:
             return f"attn_layer_indices has block {wrong[0]} of {self.num_hidden_layers}"
         if self.mamba_expand * self.hidden_size % self.mamba_n_heads:
-            return f"{self.mamba_n_heads} heads do not divide {self.mamba_expand * self.hidden_size} channels of Mamba-2"
+            return (
+                f"{self.mamba_n_heads} heads do not divide {self.mamba_expand * self.hidden_size} channels of Mamba-2"
+            )
         return super().problem() or self._mixer.problem()
 
     @property

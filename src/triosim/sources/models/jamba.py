@@ -1,4 +1,4 @@
-"""Jamba: seven blocks of Mamba to one of attention without positions, experts in every second (AI21, arXiv:2403.19887)."""
+"""Jamba: seven blocks of Mamba to one of attention, experts in every second (AI21, arXiv:2403.19887)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ class Jamba(LlamaLike):
     @classmethod
     def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
         """Without lists that follow from periods, and a rank that is ``auto``."""
-        derived = {"layers_block_type", "layer_types", *(["mamba_dt_rank"] if table.get("mamba_dt_rank") == "auto" else [])}
+        derived = {
+            "layers_block_type",
+            "layer_types",
+            *(["mamba_dt_rank"] if table.get("mamba_dt_rank") == "auto" else []),
+        }
         return {key: value for key, value in table.items() if key not in derived}
 
     def problem(self) -> str:

@@ -80,7 +80,13 @@ class Lfm2(LlamaLike):
         inner = table.pop("block_ff_dim", table.get("intermediate_size"))
         adjust, factor = table.pop("block_auto_adjust_ff_dim", True), table.pop("block_ffn_dim_multiplier", 1.0)
         multiple = table.pop("block_multiple_of", 256)
-        if adjust and type(inner) is int and type(multiple) is int and multiple > 0 and isinstance(factor, (int, float)):
+        if (
+            adjust
+            and type(inner) is int
+            and type(multiple) is int
+            and multiple > 0
+            and isinstance(factor, (int, float))
+        ):
             inner = -(-int(factor * int(2 * inner / 3)) // multiple) * multiple
         return {**table, "intermediate_size": inner} if inner is not None else table
 
