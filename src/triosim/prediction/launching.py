@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from triosim.composition.captured import captured, counts_of_experts
 from triosim.composition.host import (
     HostCosts,
     crowding,
@@ -16,7 +15,6 @@ from triosim.composition.host import (
     launched_one_by_one,
     rank_by_rank,
 )
-from triosim.composition.pointwise import fused_kernels
 from triosim.partition.resolve import rules_of
 from triosim.prediction.priced_job import PricedJob, kernels_of_experts
 from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE
@@ -60,9 +58,16 @@ def _of_stack(job: PricedJob, costs: HostCosts, chunks: int) -> HostCosts:
     if costs.mode == "graph":
         return costs
     if stack.fused_pointwise:
+        from triosim.composition.pointwise import fused_kernels  # few stacks compile
+
         costs = launched_once(costs, fused_kernels(trace).inside)
-    costs = captured(trace, costs, stack.graphs)
+    if stack.graphs:
+        from triosim.composition.captured import captured  # nor do they capture parts of a block
+
+        costs = captured(trace, costs, stack.graphs)
     if stack.expert_counts == COUNTED_BY_HOST and not any(rule.pads_experts for rule in rules_of(plan, job.named)):
+        from triosim.composition.captured import counts_of_experts
+
         costs = replace(costs, read=counts_of_experts(trace))
     if stack.experts == ONE_BY_ONE:
         costs = launched_one_by_one(costs, kernels_of_experts(trace, plan))

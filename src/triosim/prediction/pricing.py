@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.pointwise import fused_kernels
 from triosim.core.caching import kept
 from triosim.fidelity import Fidelity
 from triosim.kernels.estimate import Estimates, OperatorJoules
@@ -63,6 +62,8 @@ def in_fused_kernels(times: Estimates, job: PricingJob, fidelity: Fidelity) -> E
     Raises:
         InputError: as of :func:`priced`.
     """
+    from triosim.composition.pointwise import fused_kernels  # few stacks compile
+
     kernels = fused_kernels(job.trace)
     if not kernels.rows.size:
         return times
