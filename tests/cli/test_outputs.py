@@ -39,11 +39,11 @@ def _shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("option", ["--timeline", "--report"])
-def test_each_output_goes_to_standard_output(trace: Path, tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize(("option", "name"), [("--timeline", "file.json"), ("--report", "file.html")])
+def test_each_output_goes_to_standard_output(trace: Path, tmp_path: Path, option: str, name: str) -> None:
     shown = run("train", trace, *JOB, option, "-", "--json", tmp_path / "result.json")
-    run("train", trace, *JOB, option, tmp_path / "file.json")
-    written = (tmp_path / "file.json").read_text(encoding="utf-8")
+    run("train", trace, *JOB, option, tmp_path / name)
+    written = (tmp_path / name).read_text(encoding="utf-8")
     assert (shown.stdout[:99], shown.stdout[-99:]) == (written[:99], written[-99:])
     written_line, took = shown.stderr.splitlines()
     assert written_line == f"result    {tmp_path / 'result.json'}"
