@@ -71,6 +71,7 @@ class _Chain:
     def __init__(self, elements: int) -> None:
         self.elements = elements
         self.rows: list[int] = []
+        self.made: list[int] = []  # storages of what its operators made
         self.normed = False
 
 
@@ -87,8 +88,9 @@ def _chains(trace: Trace) -> list[list[int]]:
     def end(chain: _Chain) -> None:
         if len(chain.rows) > 1:
             found.append(sorted(chain.rows))
-        for made in [at for at, own in open_.items() if own is chain]:
-            del open_[made]
+        for made in chain.made:
+            if open_.get(made) is chain:
+                del open_[made]
 
     for row, name in enumerate(operators.name):
         if views[row]:
@@ -102,22 +104,21 @@ def _chains(trace: Trace) -> list[list[int]]:
         count = int(elements[outputs[row][0]]) if what else 0
         joined = _Chain(count)
         for chain in read.values():
-            fits = (what == "cat" or (what and chain.elements == count)) and len(joined.rows) + len(
-                chain.rows
-            ) < LONGEST
+            alike = what == "cat" or (what and chain.elements == count)
             norms = chain.normed and (joined.normed or what == "norm")
-            if not fits or norms:
+            if not alike or norms or len(joined.rows) + len(chain.rows) >= LONGEST:
                 end(chain)
                 continue
             joined.rows += chain.rows
+            joined.made += chain.made
             joined.normed |= chain.normed
-            for made in [at for at, own in open_.items() if own is chain]:
-                open_[made] = joined
+            open_.update((made, joined) for made in chain.made if open_.get(made) is chain)
         if what:
             joined.rows.append(row)
             joined.normed |= what == "norm"
             for value in outputs[row]:
-                open_[int(storage[value])] = joined
+                joined.made.append(int(storage[value]))
+                open_[joined.made[-1]] = joined
     for chain in {id(one): one for one in open_.values()}.values():
         end(chain)
     return sorted(found, key=lambda chain: chain[-1])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
-from triosim.sources.models._family import Blocks, Share
+from triosim.sources.models._family import Share
 from triosim.sources.models._gated_attention import GatedAttention
 from triosim.sources.models._llama_like import FULL, PartlyRotated
-from triosim.sources.models._parts import FeedForward, Norm, Rotary
+from triosim.sources.models._parts import Norm, Rotary
+from triosim.sources.models._qwen import SharedExpert
 from triosim.sources.models._scan import GatedDeltaNet, state_type_problem
 
 
@@ -77,32 +77,9 @@ class GatedDeltaLike(PartlyRotated):
 
 
 @dataclass(frozen=True)
-class GatedDeltaExperts(GatedDeltaLike):
+class GatedDeltaExperts(SharedExpert, GatedDeltaLike):
     """Those with experts beside a shared one."""
 
     num_experts: int = 256
-    num_experts_per_tok: int = 8
     moe_intermediate_size: int = 512
-    shared_expert_intermediate_size: int = 512
-    decoder_sparse_step: int = 1
-    mlp_only_layers: Blocks = ()
     norm_topk_prob: bool = True
-
-    def problem(self) -> str:
-        return super().problem() or self._router.problem()
-
-    @property
-    def _router(self) -> ExpertRouter:
-        return ExpertRouter(
-            self.hidden_size, self.num_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
-            normalised=self.norm_topk_prob, rounded=True,
-        )  # fmt: skip
-
-    def feed_forward(self, layer: int) -> Any:
-        if not is_sparse(layer, self.decoder_sparse_step, self.mlp_only_layers):
-            return super().feed_forward(layer)
-        kind = self.layout.kind
-        return Experts(
-            self._router, self.moe_intermediate_size, f"{kind}SparseMoeBlock", f"{kind}Experts",
-            shared=FeedForward(self.hidden_size, self.shared_expert_intermediate_size, f"{kind}MLP"), shared_gate=True,
-        )  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._experts import ExpertRouter, Experts, is_sparse
 from triosim.sources.models._family import Blocks, Count
-from triosim.sources.models._llama_like import Windowed
+from triosim.sources.models._llama_like import LlamaLike, Windowed
 from triosim.sources.models._parts import FeedForward
 
 
@@ -34,7 +35,7 @@ class DenseQwen(QwenLike):
 
 
 @dataclass(frozen=True)
-class SparseQwen(QwenLike):
+class QwenExperts(LlamaLike):
     """Whose blocks have experts, all of them or every n-th but for some that are dense."""
 
     num_experts: int = 128
@@ -66,3 +67,14 @@ class SparseQwen(QwenLike):
             return self.experts()
         dense: FeedForward = super().feed_forward(layer)
         return dense
+
+
+@dataclass(frozen=True)
+class SharedExpert(QwenExperts):
+    """Beside which every token passes a shared one, weighed by a gate."""
+
+    shared_expert_intermediate_size: int = 512
+
+    def experts(self) -> Experts:
+        shared = FeedForward(self.hidden_size, self.shared_expert_intermediate_size, f"{self.layout.kind}MLP")
+        return replace(super().experts(), router_first=True, shared=shared, shared_gate=True)

@@ -8,15 +8,14 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._experts import Experts
 from triosim.sources.models._family import Count
-from triosim.sources.models._parts import FeedForward, SelfAttention
-from triosim.sources.models._qwen import SparseQwen
+from triosim.sources.models._parts import SelfAttention
+from triosim.sources.models._qwen import QwenLike, SharedExpert
 
 
 @registered
 @dataclass(frozen=True)
-class Qwen2Moe(SparseQwen):
+class Qwen2Moe(SharedExpert, QwenLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     num_experts: int = 60
@@ -35,7 +34,3 @@ class Qwen2Moe(SparseQwen):
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), bias=self.qkv_bias)
-
-    def experts(self) -> Experts:
-        shared = FeedForward(self.hidden_size, self.shared_expert_intermediate_size, "Qwen2MoeMLP")
-        return replace(super().experts(), router_first=True, shared=shared, shared_gate=True)

@@ -10,12 +10,12 @@ from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._llama_like import BiasedAttention
 from triosim.sources.models._parts import Norm, SelfAttention
-from triosim.sources.models._qwen import SparseQwen
+from triosim.sources.models._qwen import QwenExperts, QwenLike
 
 
 @registered
 @dataclass(frozen=True)
-class Qwen3Moe(BiasedAttention, SparseQwen):
+class Qwen3Moe(BiasedAttention, QwenExperts, QwenLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     layout: ClassVar = Layout("Qwen3Moe")
