@@ -71,7 +71,8 @@ class Plan(ValidatedFields):
         optimizer: another optimizer than the step's own (:mod:`triosim.transform.optimizers`), perhaps with options, as
             ``"sgd,momentum=off"``; ``""`` leaves the step as it is.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
-            ``"activations"`` and ``"parameters"`` of the repeated blocks; with ``=nvme`` on the server's drives.
+            ``"activations"`` and ``"parameters"`` of the repeated blocks, ``"activations:N"`` of the first N of them;
+            with ``=nvme`` on the server's drives.
         places: value category -> where its values start: ``"host"``, ``"nvme"``, ``"pool"`` or ``"device:N"``.
         placement: device of each rank; unset puts rank i on device i.
         training: whether gradients and the optimizer are part of the step.
@@ -170,11 +171,9 @@ class Plan(ValidatedFields):
         "Instead of the step's own: adafactor, adagrad, adam, adam8bit, adamw, lion, muon or sgd, with options as "
         "sgd,momentum=off.",
     )  # fmt: skip
-    offload: tuple[
-        Literal["optimizer", "activations", "parameters", "optimizer=nvme", "activations=nvme", "parameters=nvme"], ...
-    ] = asked(
-        (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks), with =nvme on "
-        "the server's drives; repeatable.", repeats=True,
+    offload: tuple[str, ...] = asked(
+        (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks), activations:N "
+        "of the first N; with =nvme on the server's drives; repeatable.", repeats=True,
     )  # fmt: skip
     places: Mapping[str, str] = asked(
         FrozenDict(), MEMORY, "WHAT=WHERE",

@@ -57,6 +57,14 @@ def test_activations_that_leave_come_back() -> None:
     assert moved({}) == (0, 0)
 
 
+def test_those_of_the_first_blocks_leave() -> None:
+    """Of eight blocks the last two keep theirs in any case."""
+    (out, back), (all_out, _) = moved({"offload": ("activations:2",)}), moved({"offload": ("activations",)})
+    assert LAYERS == 8
+    assert out == back == all_out // 3
+    assert moved({"offload": ("activations:80",)}) == (all_out, all_out)
+
+
 def test_activations_of_recomputed_blocks_are_what_the_blocks_were_given() -> None:
     """With full recomputation a block keeps its input only, tokens x width in 16 bits; the first one's is made before
     the blocks, the last two stay."""
@@ -223,7 +231,12 @@ def test_the_next_iteration_waits_for_the_new_parameters() -> None:
         ({"offload": ("parameters",)}, "use offload optimizer as well"),
         ({"offload": ("optimizer",), "dp_style": "dataparallel"}, "keeps everything on its devices"),
         ({"offload": ("optimizer",), "places": {"optimizer_state": "host"}}, "give only one"),
-        ({"offload": ("weights",)}, "^offload must be 'optimizer', .* or 'parameters=nvme', got 'weights'"),
+        (
+            {"offload": ("weights",)},
+            "^offload: 'weights' cannot be away: give optimizer, .* each on its own or with =nvme",
+        ),
+        ({"offload": ("activations:0",)}, "^offload: 'activations:0' cannot be away"),
+        ({"offload": ("optimizer:2",)}, "^offload: 'optimizer:2' cannot be away"),
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(plan: dict, words: str) -> None:

@@ -106,6 +106,8 @@ def dispatch(line: Mapping[str, str]) -> str:
     (``src/megatron/bridge/training/flex_dispatcher_backend.py``), nor where tokens are dropped.
     """
     model, gpu = line["model"].lower(), line["gpu"].partition("-")[0]
+    if _dropless(line):
+        return "deepep"
     if "tokendrop" in model or _release(line) < GRAPHS_SINCE:
         return "alltoall"
     if model.startswith("qwen3_235b") and gpu == "H100":
@@ -123,7 +125,14 @@ def capacity(line: Mapping[str, str]) -> float:
 def overlaps_experts(line: Mapping[str, str]) -> bool:
     """Whether the forward of a micro-batch runs beside the backward of another, to hide the rows of experts."""
     hopper = line["model"].lower().startswith("qwen3_235b") and line["gpu"].startswith("H100")
-    return (whole_graph(line) and _release(line) >= WHOLE_SINCE) or (hopper and _release(line) >= GRAPHS_SINCE)
+    fused = whole_graph(line) and _release(line) >= WHOLE_SINCE
+    return fused or _dropless(line) or (hopper and _release(line) >= GRAPHS_SINCE)
+
+
+def _dropless(line: Mapping[str, str]) -> bool:
+    """Whether a row is DeepSeek-V3's without dropped tokens of 25.09: ``enable_deepep`` and ``a2a_1f1b``
+    (``deepseek_v3_h100_bf16_config`` of ``configs/deepseek/deepseek_v3_llm_pretrain.py``, commit 27dfb3d)."""
+    return "(dropless)" in line["model"].lower()
 
 
 def _of_deep_ep(line: Mapping[str, str]) -> bool:
@@ -143,8 +152,8 @@ def recompute(line: Mapping[str, str]) -> str:
         line: of ``measured.csv``.
     """
     model, gpu, words = line["model"].lower(), line["gpu"].partition("-")[0], line["precision"].lower()
-    if line["shard"].startswith("zero3"):
-        return ""  # whose recipes move activations to the host, a number of layers by GPU
+    if line["shard"].startswith("zero3") and model.startswith("llama3_70b") and gpu == "B200":
+        return "full/16"  # 5 of its 80 layers
     if model.startswith(("llama", "qwen3")):
         return "full/6" if model == "llama3_8b" and gpu == "H100" and "fp8" in words else "none"  # 5 of its 32 layers
     if model.startswith("gpt oss"):
@@ -153,6 +162,15 @@ def recompute(line: Mapping[str, str]) -> str:
     if model.startswith(("deepseekv3", "kimi")):
         return _latent(model, gpu, words, _release(line))
     return ""
+
+
+def offloaded(line: Mapping[str, str]) -> int:
+    """Layers whose activations go to the host (``cpu_offloading_num_layers``), where parameters are in shards."""
+    model, gpu = line["model"].lower(), line["gpu"].partition("-")[0]
+    if not line["shard"].startswith("zero3"):
+        return 0
+    layers = {("llama3_70b", "GB300"): 20, ("llama3_70b", "GB200"): 40, ("llama3.1_405b", "GB200"): 95}
+    return layers.get((model, gpu), 0)
 
 
 def _latent(model: str, gpu: str, words: str, release: float) -> str:

@@ -418,6 +418,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
     if "Bridge" in line["source"] and bridge.optimizer(line):
         plan["optimizer"] = bridge.optimizer(line)
+    if "Bridge" in line["source"] and bridge.offloaded(line):
+        plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
         if re.match("torchtitan|Kempner|nanotron", line["source"]):  # what was gathered is kept for the backward

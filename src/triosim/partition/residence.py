@@ -44,6 +44,7 @@ class HostStay:
         waiting: so many blocks, or groups of gradients, wait to leave before computing waits for the first of them;
             the last so many blocks of a stage keep their activations, for they are needed at once.
         place: where it is, :data:`HOST` or :data:`NVME`.
+        blocks: so many blocks of a stage, from its first on, send their activations; None for all that can.
     """
 
     category: Category
@@ -51,3 +52,4 @@ class HostStay:
     ahead: int = 1
     waiting: int = 2
     place: str = HOST
+    blocks: int | None = None

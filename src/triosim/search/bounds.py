@@ -281,7 +281,7 @@ class PlanBounds:
             return stages
         elsewhere = set(self._base.places) | set(self._base.offload)
         size = stages.bytes(schedule, m, int(asked["dp"]), zero, not elsewhere)
-        if "activations" in self._base.offload:
+        if any(one.startswith("activations") for one in self._base.offload):
             size = 0
         return PlanBound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT, self._exchange(asked)), size)
 

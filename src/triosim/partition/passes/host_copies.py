@@ -80,10 +80,11 @@ def activation_copies(
     order.sort(key=lambda item: item[0])
     starts = [start for start, _ in order]
     called = hoist(starts, stay.ahead)
+    most = len(reach) - stay.waiting if stay.blocks is None else min(len(reach) - stay.waiting, stay.blocks)
     found: dict[tuple[int, int], list[int]] = {}
     for storage_, row in made.items():
         at = next((i for i, b in enumerate(reach) if b.forward[0] <= row <= b.forward[1]), None)
-        if at is None or at + stay.waiting >= len(reach) or storage_ not in kept or storage_ not in wanted:
+        if at is None or at >= most or storage_ not in kept or storage_ not in wanted:
             continue
         if last.get(storage_, row) >= reach[at + stay.waiting].forward[0]:
             continue  # a later block reads it too

@@ -3,7 +3,8 @@
 * Activations (as in torch's ``save_on_cpu`` and torchtune's activation offloading): what a repeated block keeps for its
   backward goes to the host when the block's forward has ended, and comes back when the backward of the block after it
   begins.  At most two blocks wait to leave: the one after them does not begin before the first has left.  The last two
-  blocks of a stage keep theirs, for they are needed at once.
+  blocks of a stage keep theirs, for they are needed at once.  ``activations:40`` takes those of the first 40 blocks
+  of a stage alone (Megatron's ``cpu_offloading_num_layers``).
 * Parameters (ZeRO-Infinity, Rajbhandari et al., arXiv:2104.07857, section 5): those of a block arrive while the block
   before it runs, forward and backward, and are dropped after it.  Parameters outside of blocks stay.  Those that are
   Shard (ZeRO 3) come in shards: each rank fetches its own of a block before the block is gathered.
@@ -36,11 +37,15 @@ CATEGORIES = {
 
 
 def stay(what: str) -> HostStay | None:
-    """What ``"optimizer"`` or ``"optimizer=nvme"`` says of where something is; None where it says nothing."""
-    name, given, place = what.partition("=")
+    """What ``"optimizer"``, ``"optimizer=nvme"`` or ``"activations:40"`` says of where something is; None where it says
+    nothing."""
+    told, given, place = what.partition("=")
+    name, counted, blocks = told.partition(":")
     if name not in CATEGORIES or (given and place not in (HOST, NVME)):
         return None
-    return HostStay(CATEGORIES[name], f"offload {name}", place=place or HOST)
+    if counted and (name != "activations" or not blocks.isdecimal() or int(blocks) < 1):
+        return None
+    return HostStay(CATEGORIES[name], f"offload {name}", place=place or HOST, blocks=int(blocks) if counted else None)
 
 
 @registered
@@ -50,7 +55,7 @@ class Offload(Rule):
 
     Attributes:
         what: ``"optimizer"`` states, which the host's processor updates, ``"activations"`` and ``"parameters"`` of the
-            repeated blocks; with ``=nvme`` those on the server's drives.
+            repeated blocks, ``"activations:N"`` of the first N of them; with ``=nvme`` those on the server's drives.
     """
 
     what: tuple[str, ...] = ("optimizer",)
@@ -65,8 +70,8 @@ class Offload(Rule):
         wrong = [one for one, said in stays.items() if said is None]
         if wrong:
             raise PlanError(
-                f"offload: {quoted(wrong[0])} cannot be away; what can is {', '.join(CATEGORIES)}, each on its own or "
-                f"with ={NVME}"
+                f"offload: {quoted(wrong[0])} cannot be away: give {', '.join(CATEGORIES)} or activations:N (of the "
+                f"first N blocks), each on its own or with ={NVME}"
             )
         away = tuple(dict.fromkeys((*placed.away, *(said for said in stays.values() if said is not None))))
         if len({said.category for said in away}) < len(away):
