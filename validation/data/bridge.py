@@ -94,7 +94,10 @@ def graphs(line: Mapping[str, str]) -> str:
     captured = {
         "gpt oss": gpu in ("GB300", "B300"),
         "qwen3_235b": gpu in ("GB200", "GB300"),
-        "deepseek": gpu == "GB200" or (gpu == "GB300" and "bf16" in words) or (gpu == "B300" and line["pp"] == "8"),
+        "deepseek": gpu == "GB200"
+        or (gpu == "GB300" and "bf16" in words)
+        or (gpu == "B300" and line["pp"] == "8")
+        or _spread(line),
     }
     return ALL_BUT_EXPERTS if any(model.startswith(name) and held for name, held in captured.items()) else ""
 
@@ -126,13 +129,19 @@ def overlaps_experts(line: Mapping[str, str]) -> bool:
     """Whether the forward of a micro-batch runs beside the backward of another, to hide the rows of experts."""
     hopper = line["model"].lower().startswith("qwen3_235b") and line["gpu"].startswith("H100")
     fused = whole_graph(line) and _release(line) >= WHOLE_SINCE
-    return fused or _dropless(line) or (hopper and _release(line) >= GRAPHS_SINCE)
+    return fused or _dropless(line) or _spread(line) or (hopper and _release(line) >= GRAPHS_SINCE)
 
 
 def _dropless(line: Mapping[str, str]) -> bool:
     """Whether a row is DeepSeek-V3's without dropped tokens of 25.09: ``enable_deepep`` and ``a2a_1f1b``
     (``deepseek_v3_h100_bf16_config`` of ``configs/deepseek/deepseek_v3_llm_pretrain.py``, commit 27dfb3d)."""
     return "(dropless)" in line["model"].lower()
+
+
+def _spread(line: Mapping[str, str]) -> bool:
+    """Whether a row is DeepSeek-V3's on B200 whose experts are on four servers: ``moe_a2a_overlap``, graphs and
+    ``recompute_modules`` of ``DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2`` (commit 0426418)."""
+    return line["model"].lower().startswith("deepseek") and line["gpu"].startswith("B200") and line["ep"] == "32"
 
 
 def _of_deep_ep(line: Mapping[str, str]) -> bool:
@@ -160,7 +169,7 @@ def recompute(line: Mapping[str, str]) -> str:
         fused = re.search("mx", words) and gpu == "GB200"
         return "none" if fused or gpu in ("GB300", "B300") else "layernorm+moe_act"
     if model.startswith(("deepseekv3", "kimi")):
-        return _latent(model, gpu, words, _release(line))
+        return "mla_up_proj+mlp" if _spread(line) else _latent(model, gpu, words, _release(line))
     return ""
 
 
