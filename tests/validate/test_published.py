@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from validation.data.training import UNGATED, read
-from validation.judge.training import PUBLISHED, judge
+from validation.judge.training import BRIDGE, PUBLISHED, judge
 from validation.judge.training import main as judge_main
 
 from tests.data import shared
@@ -53,3 +53,20 @@ def test_first_predictions_have_a_table_of_their_own(
     table = said[said.index("as first predicted") :]
     assert f"{abs(error):.1f}%" in table
     assert f"{error:+.1f}%" in table
+
+
+def test_tables_of_megatron_bridge_lie_beside_with_their_first_predictions() -> None:
+    rows = read(BRIDGE)
+    assert len(rows) == 105
+    assert not [row.lacks for row in rows if row.lacks]
+    assert all(row.first[1] < row.first[0] < row.first[2] for row in rows)
+
+
+def test_megatron_fsdp_sends_the_activations_that_its_recipe_names() -> None:
+    """Llama-3 70B on 64 GB200: 40 of 80 layers, and nothing is computed again."""
+    row = next(one for one in read(BRIDGE) if one.plan["zero"] == 3 and one.system["like"].startswith("gb200"))
+    assert row.plan["offload"] == ("activations:40",)
+    assert not row.assumed
+    found = judge(row)
+    assert abs(found.error) < 0.10
+    assert found.low < found.measured < found.high

@@ -13,7 +13,8 @@ The rows of ``validation/data/published.csv`` (NeMo, torchtitan, fms-fsdp, MT-NL
 address) were looked up when all constants and stacks stood.  Those below P0100 all have odd numbers; those from P0101
 on are numbered one after the other, and their even ones may shape a stack: six of 8 bits have chosen, with others, two
 constants of ``sustained.json``.  Those from P0201 on are of sources that nobody had looked at, and keep what was first
-predicted of them, which has a table of its own.  Their ``notes`` say what is assumed.
+predicted of them, which has a table of its own.  Their ``notes`` say what is assumed.  ``validation/data/bridge.csv``
+(``--data``) has rows of NVIDIA's tables of Megatron-Bridge, likewise.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ TARGETS = {
 }  # fmt: skip
 """Largest bias of a source: its target for the mean error, which the bias can only be below."""
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "published.csv"
+BRIDGE = PUBLISHED.with_name("bridge.csv")
+"""Rows of NVIDIA's tables of Megatron-Bridge, as they were first predicted and are now: ``--data`` takes it."""
 OTHERS = 0.04
 """The same where a source has none of its own."""
 HEAD = (
