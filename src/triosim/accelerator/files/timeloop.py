@@ -101,7 +101,8 @@ def _section(key: str, value: Any, where: str) -> Contents:
     if key in ("problem", "prob"):
         return Contents(problems=(_problem(_table(value, at), at),))
     if key == "mapping":
-        return Contents(mapping=Directives(tuple(_directives(value, at))))
+        rows = tuple(_directives(value or [], at))
+        return Contents(mapping=Directives(rows) if rows else None)  # the front end writes an empty list where none is
     if key in ("constraints", "architecture_constraints", "mapspace_constraints", "mapspace"):
         rows = value.get("targets", value.get("constraints", [])) if isinstance(value, dict) else value
         return Contents(constraints=Directives(tuple(_directives(rows or [], at))))
