@@ -29,7 +29,8 @@ from triosim.accelerator.architecture import (
 from triosim.accelerator.directives import Directive, Directives, factors, permutation
 from triosim.accelerator.problem import Axis, Operand, Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
-from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
+from triosim.accelerator.representation import FORMATS, RepresentationFormat
+from triosim.accelerator.sparse import ActionOptimization, Sparse
 from triosim.core import guarded
 from triosim.core.errors import InputError, check_spelling, quoted, unknown
 from triosim.core.registry import registered
@@ -48,8 +49,7 @@ _COMPUTES = ("compute", "mac", "lmac", "intmac", "fpmac", "intmultiplier", "simp
 _STORES = ("storage", "dram", "sram", "regfile", "smartbuffer", "buffet", "reg_storage", "dummy", "buffer", "memory")
 _FREE = {  # actions that no rule counts: they may stand in a table as long as they cost nothing
     "gated_read", "gated_write", "gated_update", "skipped_read", "skipped_write", "skipped_update", "gated_compute",
-    "skipped_compute", "gated_metadata_read", "gated_metadata_write", "gated_metadata_update", "decompression_count",
-    "compression_count", "decompress", "compress", "idle", "fill", "temporal_reduction", "address_generation",
+    "skipped_compute", "gated_metadata_read", "gated_metadata_write", "gated_metadata_update", "decompress", "compress", "idle", "fill", "temporal_reduction", "address_generation",
     "addr_gen", "transfer_random", "transfer", "mac_random", "mac_reused", "mac_gated", "skip",
 }  # fmt: skip
 _PASSED_OVER = {
@@ -392,7 +392,7 @@ def _store(name: str, kinds: str, attributes: dict[str, Any], where: str, aside:
         kind = kind if kind in DRAMS else "DRAM"
     return Store(
         name, capacity, bits, block, rate("read_bandwidth") or shared, rate("write_bandwidth") or shared, None,
-        Energies(), whole("multiple_buffering") or 1, cluster, metadata, kind, aside,
+        Energies(), whole("multiple_buffering") or 1, cluster, metadata, kind, aside, metadata_bits, metadata_width,
     )  # fmt: skip
 
 
