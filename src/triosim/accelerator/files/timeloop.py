@@ -510,6 +510,7 @@ def _sparse(rows: Any, where: str) -> Sparse:
     stored: list[RepresentationFormat] = []
     spared: list[ActionOptimization] = []
     compute: str | None = None
+    choices = 0
     for row in _list(rows, where):
         row = _table(row, where)
         store = _name(row, where)
@@ -517,29 +518,67 @@ def _sparse(rows: Any, where: str) -> Sparse:
         representation = _table(_key(row, "representation_format") or {}, f"{at}, representation_format")
         for entry in _list(_key(representation, "data_spaces") or [], f"{at}, data_spaces"):
             entry = _table(entry, at)
-            rows_of_ranks = _list(entry.get("ranks") or [], f"{at}, ranks")
-            ranks = tuple(str(_table(rank, at).get("format", "U")).upper() for rank in rows_of_ranks)
-            for rank in ranks:
-                if rank not in FORMATS:
-                    raise unknown(f"format of a rank in {at}:", rank, FORMATS)
-            stored.append(RepresentationFormat(store, _name(entry, at), ranks))
+            stored.append(_format(store, entry, at))
         for entry in _list(_key(row, "action_optimization") or [], f"{at}, action_optimization"):
             entry = _table(entry, at)
             skips = _skips(entry.get("type"), at)
-            for option in _list(entry.get("options") or [], f"{at}, options"):
+            options = _list(entry.get("options", [entry] if "target" in entry else []), f"{at}, options")
+            choices += len(options) > 1
+            for option in options:
                 option = _table(option, at)
                 conditions = _list(_key(option, "condition_on") or [], f"{at}, condition_on")
-                spared.append(ActionOptimization(store, str(option.get("target")), tuple(map(str, conditions)), skips))
+                spared.append(ActionOptimization(
+                    store, str(option.get("target")), tuple(map(str, conditions)), skips,
+                    choices if len(options) > 1 else 0,
+                ))  # fmt: skip
         optimization = _key(row, "compute_optimization")
         for entry in [optimization] if isinstance(optimization, dict) else _list(optimization or [], at):
             compute = "skipping" if _skips(_table(entry, at).get("type"), at) else "gating"
     return Sparse(tuple(stored), tuple(spared), compute)
 
 
+_OTHER_NAMES = {"UB": "B"}
+"""Formats of ranks that go by a second name."""
+
+
+def _format(store: str, entry: dict[str, Any], where: str) -> RepresentationFormat:
+    """The format of one tensor."""
+    name = _name(entry, where)
+    rows = [_table(rank, where) for rank in _list(entry.get("ranks") or [], f"{where}, ranks")]
+    ranks = [str(rank.get("format", "U")).upper() for rank in rows]
+    ranks = [_OTHER_NAMES.get(rank, rank) for rank in ranks]
+    for rank in ranks:
+        if rank not in FORMATS:
+            raise unknown(f"format of a rank in {where}:", rank, FORMATS)
+    order = str(_key(entry, "rank_application_order") or "outer_to_inner").replace("-", "_")
+    if order not in ("outer_to_inner", "inner_to_outer"):
+        raise unknown(f"rank_application_order of {name} in {where}:", order, ("outer-to-inner", "inner-to-outer"))
+    flattened = [_key(rank, "flattened_rankIDs") or [] for rank in rows]
+    joined = tuple(
+        tuple(str(d) for names in _list(groups, f"{where}, flattened_rankIDs")
+              for d in _list(names, f"{where}, flattened_rankIDs"))
+        for groups in flattened
+    )  # fmt: skip
+
+    def bits(what: str) -> tuple[int | None, ...]:
+        given = [_key(rank, what) for rank in rows]
+        return tuple(None if value is None else _whole(value, f"{where}, {what}") for value in given)
+
+    return RepresentationFormat(
+        store, name, tuple(ranks), joined if any(joined) else (), order == "inner_to_outer",
+        bits("metadata_word_bits"), bits("payload_word_bits"),
+    )  # fmt: skip
+
+
 def _skips(kind: Any, where: str) -> bool:
-    if kind not in ("gating", "skipping", "spatial-skipping"):
+    if isinstance(kind, str) and "spatial" in kind:
+        raise InputError(
+            f"{where}: {quoted(kind)} spreads what is left over fewer instances, which is not known: write skipping or "
+            "gating of the tensors at the store"
+        )
+    if kind not in ("gating", "skipping"):
         raise unknown(f"optimization in {where}:", kind, ("gating", "skipping"))
-    return kind != "gating"
+    return bool(kind == "skipping")
 
 
 # --- tables of energies and areas -------------------------------------------------------------------------------------
