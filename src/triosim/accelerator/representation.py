@@ -99,9 +99,7 @@ def metadata(
         ]
     bits = [*stored.metadata_bits, *(None for _ in stored.ranks)]
     payload_bits = [*stored.payload_bits, *(None for _ in stored.ranks)]
-    return tuple(
-        MetadataRank(words, payloads, bits[i], payload_bits[i]) for i, (words, payloads) in enumerate(found)
-    )
+    return tuple(MetadataRank(words, payloads, bits[i], payload_bits[i]) for i, (words, payloads) in enumerate(found))
 
 
 def _words(
@@ -195,7 +193,7 @@ class _RankSizes:
     def _given(
         self, form: RepresentationFormat | None, loops: list[Loop], ranks: int, handed: int
     ) -> list[tuple[int, float]]:
-        """Loops given to ranks: one each, or as many as it may join; what is left over goes to the last that has one."""
+        """Loops given to ranks: one each, or as many as it may join; the last takes what is left over."""
         groups: list[list[Loop]] = []
         rest = list(loops)
         backwards = form is not None and form.inner_first
@@ -221,5 +219,3 @@ class _RankSizes:
             inside = self._words([loop for later in groups[i + 1 :] for loop in later])
             found.append((self._words(group), float(max(inside * handed, 1))))
         return found
-
-

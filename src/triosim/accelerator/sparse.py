@@ -31,7 +31,7 @@ from triosim.accelerator.architecture import Architecture, Store
 from triosim.accelerator.density import access_ratio, ceil, chance, expected_words, floor, share, worst_words
 from triosim.accelerator.evaluate import Access, Evaluation
 from triosim.accelerator.mapping import LoopMapping
-from triosim.accelerator.problem import Operand, Problem
+from triosim.accelerator.problem import Problem
 from triosim.accelerator.representation import MetadataRank, RepresentationFormat, metadata
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown

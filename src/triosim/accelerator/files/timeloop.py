@@ -39,7 +39,7 @@ _TAGS = tuple(f"!{tag}" for tag in (
     "Architecture", "Hierarchical", "Parallel", "Pipelined", "Container", "Component", "Element", "Nothing", "Top",
 ))  # fmt: skip
 _TOP = re.compile(
-    rb"^(architecture|problem|mapping|ERT|ART|sparse_optimizations|constraints|architecture_constraints|"
+    rb"^(architecture|problem|mapping|(?:ERT|ART)(?:_summary)?|sparse_optimizations|constraints|architecture_constraints|"
     rb"mapspace_constraints|mapspace|arch|prob)\s*:", re.M,
 )  # fmt: skip
 _PJ, _SQUARE_MICROMETRE = 1e-12, 1e-12
@@ -49,8 +49,9 @@ _COMPUTES = ("compute", "mac", "lmac", "intmac", "fpmac", "intmultiplier", "simp
 _STORES = ("storage", "dram", "sram", "regfile", "smartbuffer", "buffet", "reg_storage", "dummy", "buffer", "memory")
 _FREE = {  # actions that no rule counts: they may stand in a table as long as they cost nothing
     "gated_read", "gated_write", "gated_update", "skipped_read", "skipped_write", "skipped_update", "gated_compute",
-    "skipped_compute", "gated_metadata_read", "gated_metadata_write", "gated_metadata_update", "decompress", "compress", "idle", "fill", "temporal_reduction", "address_generation",
-    "addr_gen", "transfer_random", "transfer", "mac_random", "mac_reused", "mac_gated", "skip",
+    "skipped_compute", "gated_metadata_read", "gated_metadata_write", "gated_metadata_update", "decompress", "compress",
+    "idle", "fill", "temporal_reduction", "address_generation", "addr_gen", "transfer_random", "transfer", "mac_random",
+    "mac_reused", "mac_gated", "skip",
 }  # fmt: skip
 _PASSED_OVER = {
     "variables", "components", "compound_components", "mapper", "globals", "version", "dumped_by_timeloop_front_end",
@@ -85,13 +86,41 @@ class Timeloop:
                 f"{path}, line {line}: {quoted(match[0].decode())} is {what}, which is not run: give the file that "
                 "Timeloop's front end makes of it"
             )
-        document = guarded.document(path, tags=_TAGS, largest=LARGEST)
         where = str(path)
+        document = _unfolded(guarded.document(path, tags=_TAGS, largest=LARGEST), where)
         found = Contents()
         for key, value in document.items():
             part = _section(key, value, where)
             found = found.joined(part, where)
         return found
+
+
+_MERGE = "<<<"
+"""Key under which Timeloop's front end merges tables into the one around it, to the bottom; what stands there wins."""
+
+
+def _unfolded(value: Any, where: str) -> Any:
+    """Values with the tables under ``<<<`` merged into those around them."""
+    if isinstance(value, list):
+        return [_unfolded(one, where) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if not any(isinstance(one, dict | list) for one in value.values()):
+        return value
+    own = {key: _unfolded(one, where) for key, one in value.items() if key != _MERGE}
+    given = value.get(_MERGE, [])
+    for table in given if isinstance(given, list) else [given]:  # the first goes first
+        own = _over(_table(_unfolded(table, where), f"{where}, {_MERGE}"), own)
+    return own
+
+
+def _over(under: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """A table with another laid over it, and so its tables."""
+    found = dict(under)
+    for key, value in above.items():
+        below = found.get(key)
+        found[key] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return found
 
 
 def _section(key: str, value: Any, where: str) -> Contents:
@@ -101,17 +130,17 @@ def _section(key: str, value: Any, where: str) -> Contents:
     if key in ("problem", "prob"):
         return Contents(problems=(_problem(_table(value, at), at),))
     if key == "mapping":
-        rows = tuple(_directives(value or [], at))
-        return Contents(mapping=Directives(rows) if rows else None)  # the front end writes an empty list where none is
+        mapped = Directives(tuple(_directives(value or [], at)))
+        return Contents(mapping=mapped if mapped.rows else None)  # the front end writes an empty list where none is
     if key in ("constraints", "architecture_constraints", "mapspace_constraints", "mapspace"):
         rows = value.get("targets", value.get("constraints", [])) if isinstance(value, dict) else value
         return Contents(constraints=Directives(tuple(_directives(rows or [], at))))
     if key == "sparse_optimizations":
         rows = value.get("targets", []) if isinstance(value, dict) else value
         return Contents(sparse=_sparse(rows, at))
-    if key == "ERT":
+    if key in ("ERT", "ERT_summary"):
         return Contents(energies=tuple(_energies(_table(value, at), at)))
-    if key == "ART":
+    if key in ("ART", "ART_summary"):
         return Contents(areas=tuple(_areas(_table(value, at), at)))
     if key in _PASSED_OVER:
         return Contents(notes=(f"{where}: section {key} is not used",))
@@ -259,6 +288,9 @@ class _Builder:
         for row in _list(level.get("local") or [], f"{self.where}, local"):
             row = _table(row, f"{self.where}, local")
             name, count = _counted(_name(row, f"{self.where}, local"), self.where)
+            if "." in name:  # of a flattened architecture: the path from the top
+                top, _, name = name.rpartition(".")
+                self.name = self.name or top
             at = f"{self.where}, {name}"
             own = _attributes(row, at)
             self._widen(name, times * count, own.get("meshX"), at)
@@ -390,8 +422,9 @@ def _store(name: str, kinds: str, attributes: dict[str, Any], where: str, aside:
     if "dram" in kinds:
         kind = str(attributes.get("type"))
         kind = kind if kind in DRAMS else "DRAM"
+    keeps = () if "dummy_storage" in kinds.split() else None  # a name for a fan-out, as the front end writes it
     return Store(
-        name, capacity, bits, block, rate("read_bandwidth") or shared, rate("write_bandwidth") or shared, None,
+        name, capacity, bits, block, rate("read_bandwidth") or shared, rate("write_bandwidth") or shared, keeps,
         Energies(), whole("multiple_buffering") or 1, cluster, metadata, kind, aside, metadata_bits, metadata_width,
     )  # fmt: skip
 
@@ -399,10 +432,31 @@ def _store(name: str, kinds: str, attributes: dict[str, Any], where: str, aside:
 # --- problem ----------------------------------------------------------------------------------------------------------
 
 
+_SHAPES: dict[str, dict[str, Any]] = {
+    "cnn-layer": {
+        "name": "cnn-layer",
+        "dimensions": ["R", "S", "P", "Q", "C", "K", "N"],
+        "coefficients": [{"name": n, "default": 1} for n in ("Wstride", "Hstride", "Wdilation", "Hdilation")],
+        "data_spaces": [
+            {"name": "Weights", "projection": [[["C"]], [["K"]], [["R"]], [["S"]]]},
+            {"name": "Inputs", "projection": [
+                [["N"]], [["C"]], [["R", "Wdilation"], ["P", "Wstride"]], [["S", "Hdilation"], ["Q", "Hstride"]],
+            ]},
+            {"name": "Outputs", "projection": [[["N"]], [["K"]], [["Q"]], [["P"]]], "read_write": True},
+        ],
+    },
+}  # fmt: skip
+"""Shapes that files name and Timeloop knows: a layer of a convolutional network, from C channels to K."""
+
+
 def _problem(section: dict[str, Any], where: str) -> Problem:
     shape = section.get("shape")
     if isinstance(shape, str):
-        raise InputError(f"{where}: shape {quoted(shape)} is built into Timeloop: write its dimensions and data_spaces")
+        if shape not in _SHAPES:
+            raise InputError(
+                f"{where}: shape {quoted(shape)} is built into Timeloop: write its dimensions and data_spaces"
+            )
+        shape = _SHAPES[shape]
     shape = _table(shape, f"{where}, shape")
     instance = section.get("instance")
     if instance is None:
@@ -590,7 +644,7 @@ def _component(name: str) -> str:
 
 
 def _tables(section: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for row in _list(section.get("tables", []), f"{where}, tables"):
+    for row in _list(section.get("tables", section.get("table_summary", [])), f"{where}, tables"):
         row = _table(row, f"{where}, tables")
         yield _component(_name(row, where)), row
 
