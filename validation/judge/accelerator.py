@@ -3,7 +3,8 @@
     python -m validation.judge.accelerator --data DIR [--json OUT] [--budget 10s] [--seed N]
 
 DIR has the shape of ``../shared/data/accelerator``: a folder for each case, with ``arch.yaml``, ``problem.yaml``,
-``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json``.  What is not there is left out.
+``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json`` and other ``sparse*.json``.  What
+is not there is left out.
 
 * Counts: every tile, read, fill and update, instances and cycles, exactly; energies to a relative 1e-6.
 * Sparse: computes, cycles, and every count of reads, fills and updates that happen or are spared, exactly; energy to
@@ -37,42 +38,51 @@ _FILES = ("arch.yaml", "problem.yaml", "mapping.yaml", "ERT.yaml")
 
 
 def counts(folder: Path) -> list[dict[str, Any]]:
-    """A row for each case: how many counts are right, and the energies."""
+    """A row for each case: how many counts are right, and the energies; what keeps a case from being judged is one."""
     rows = []
     for case in sorted(path.parent for path in folder.glob("*/expected.json")):
         expected = json.loads((case / "expected.json").read_text())
-        found = read([case / name for name in _FILES if (case / name).exists()])
-        if found.mapping is None:
-            raise InputError(f"{case}: has no mapping")
-        design, problem = found.design, found.problem
-        result = evaluate(design, problem, found.mapping.mapping(design, problem, defaults=found.constraints))
-        accesses = {(a.store, a.tensor): a for a in result.accesses}
-        right = total = energies = energies_right = 0
-        wrong: list[str] = []
-        for store, tensors in expected["levels"].items():
-            for tensor, row in tensors.items():
-                access = accesses.get((store, tensor))
-                for what in _COUNTS:
-                    if what in row:
-                        total += 1
-                        is_right = access is not None and getattr(access, what) == row[what]
-                        right += is_right
-                        if not is_right:
-                            wrong.append(f"{store} {tensor} {what} {access and getattr(access, what)} not {row[what]}")
-                if "energy_pj" in row:
-                    energies += 1
-                    pj = access.energy_j * 1e12 if access else math.nan
-                    energies_right += math.isclose(pj, row["energy_pj"], rel_tol=1e-6, abs_tol=0.01)
-        uj = expected.get("energy_uj_by_rules", expected["energy_uj"])
-        rows.append({
-            "case": case.name, "counts": f"{right}/{total}", "energies": f"{energies_right}/{energies}",
-            "cycles": result.cycles, "cycles_expected": expected["cycles"],
-            "used": result.used, "used_expected": expected["utilized_instances"],
-            "energy_uj": result.energy_j * 1e6, "energy_uj_expected": uj,
-            "exact": right == total and energies_right == energies and result.cycles == expected["cycles"]
-            and math.isclose(result.energy_j * 1e6, uj, rel_tol=1e-6), "wrong": wrong,
-        })  # fmt: skip
+        try:
+            rows.append(_counted(case, expected))
+        except InputError as error:
+            shown = dict.fromkeys(("counts", "energies", "cycles", "used", "energy_uj"), "")
+            rows.append({"case": case.name, **shown, "exact": False, "wrong": [str(error)]})
     return rows
+
+
+def _counted(case: Path, expected: dict[str, Any]) -> dict[str, Any]:
+    """What is right of one case."""
+    found = read([case / name for name in _FILES if (case / name).exists()])
+    if found.mapping is None:
+        raise InputError(f"{case}: has no mapping")
+    design, problem = found.design, found.problem
+    result = evaluate(design, problem, found.mapping.mapping(design, problem, defaults=found.constraints))
+    accesses = {(a.store, a.tensor): a for a in result.accesses}
+    right = total = energies = energies_right = 0
+    wrong: list[str] = []
+    for store, tensors in expected["levels"].items():
+        for tensor, row in tensors.items():
+            access = accesses.get((store, tensor))
+            for what in _COUNTS:
+                if what in row:
+                    total += 1
+                    is_right = access is not None and getattr(access, what) == row[what]
+                    right += is_right
+                    if not is_right:
+                        wrong.append(f"{store} {tensor} {what} {access and getattr(access, what)} not {row[what]}")
+            if "energy_pj" in row:
+                energies += 1
+                pj = access.energy_j * 1e12 if access else math.nan
+                energies_right += math.isclose(pj, row["energy_pj"], rel_tol=1e-6, abs_tol=0.01)
+    uj = expected.get("energy_uj_by_rules", expected["energy_uj"])
+    return {
+        "case": case.name, "counts": f"{right}/{total}", "energies": f"{energies_right}/{energies}",
+        "cycles": result.cycles, "cycles_expected": expected["cycles"],
+        "used": result.used, "used_expected": expected["utilized_instances"],
+        "energy_uj": result.energy_j * 1e6, "energy_uj_expected": uj,
+        "exact": right == total and energies_right == energies and result.cycles == expected["cycles"]
+        and math.isclose(result.energy_j * 1e6, uj, rel_tol=1e-6), "wrong": wrong,
+    }  # fmt: skip
 
 
 def arrays(path: Path) -> list[dict[str, Any]]:
@@ -208,16 +218,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     data = command.find(given.data, "accelerator/")
-    if not any(data.glob("*/expected.json")):
-        raise InputError(f"{data}: has no case: a folder with expected.json")
+    tables = sorted(data.glob("sparse*.json"))
+    if not tables and not any(data.glob("*/expected.json")):
+        raise InputError(f"{data}: has no case: a folder with expected.json, or sparse.json")
     found: dict[str, list[dict[str, Any]]] = {"counts": counts(data)}
     table("Counts", found["counts"], ("case", "counts", "energies", "cycles", "used", "energy_uj", "exact"))
     if (data / "systolic.csv").exists():
         found["systolic"] = arrays(data / "systolic.csv")
         shown: tuple[str, ...] = ("array", "dataflow", "layer", "cycles", "cycles_expected", "exact")
         table("Systolic arrays", found["systolic"], shown)
-    if (data / "sparse.json").exists():
-        found["sparse"] = zeros(data / "sparse.json")
+    if tables:
+        found["sparse"] = [row for path in tables for row in zeros(path)]
         shown = ("case", "counts", "cycles", "computes", "energy_pj", "energy_pj_expected", "exact")
         table("Zeros", found["sparse"], shown)
     found["mapper"] = searches(data, mapper.parse_budget(given.budget), given.seed)
