@@ -101,27 +101,42 @@ class MappingSpace:
     def factors(self, genes: Genes) -> tuple[NDArray[np.int64], Genes]:
         """Factors (slots, dimensions, B) of genes (primes, B), and the genes with those moved that did not fit."""
         batch = genes.shape[1]
-        columns = np.arange(batch)
         fixed = np.array(self.fixed, np.int64)
         found = np.repeat(fixed.ravel(), batch)  # flat, of (slots, dimensions, B)
         held = np.repeat(fixed.prod(axis=1), batch)  # flat, of (slots, B)
-        sizes = np.array([slot.size or 2**62 for slot in self.nest.slots])
-        most = np.array(self.most, np.int64)
-        most[most == 0] = 2**62
+        sizes, most, limited, checked = self._limits
         genes = genes.copy()
         dims = fixed.shape[1]
+        places = genes.astype(np.intp)
+        columns = np.arange(batch)
+        slots = places * batch + columns  # where each prime is held, for all primes at once
+        own = places * (dims * batch) + (np.array([[d] for d, _ in self.primes], np.intp) * batch + columns)
         for g, (d, p) in enumerate(self.primes):
-            at = genes[g].astype(np.intp)
-            own, slot = at * (dims * batch) + (d * batch + columns), at * batch + columns
-            if any(self.tight[s] for s in self.choices[g]):
-                over = (held[slot] * p > sizes[at]) | (found[own] * p > most[at, d])
+            if checked[g]:
+                at = places[g]
+                over = held[slots[g]] * p > sizes[at]
+                if limited:
+                    over |= found[own[g]] * p > most[at, d]
                 if over.any():
-                    at = np.where(over, np.array(self.home[g])[at], at)
-                    genes[g] = at
-                    own, slot = at * (dims * batch) + (d * batch + columns), at * batch + columns
-            found[own] *= p
-            held[slot] *= p
+                    moved = np.flatnonzero(over)
+                    to = np.array(self.home[g])[at[moved]]
+                    genes[g, moved] = to
+                    slots[g, moved] = to * batch + moved
+                    own[g, moved] = to * (dims * batch) + (d * batch + moved)
+            found[own[g]] *= p
+            held[slots[g]] *= p
         return found.reshape(len(fixed), dims, batch), genes
+
+    @cached_property
+    def _limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], bool, tuple[bool, ...]]:
+        """Instances of each slot, most of each slot and dimension, whether any of these is limited, and for each gene
+        whether it may lie where something is."""
+        sizes = np.array([slot.size or 2**62 for slot in self.nest.slots])
+        most = np.array(self.most, np.int64)
+        limited = bool(most.any())
+        most[most == 0] = 2**62
+        checked = tuple(any(self.tight[s] for s in choices) for choices in self.choices)
+        return sizes, most, limited, checked
 
     def placed(self, genes: Sequence[int]) -> tuple[list[list[int]], list[int], float]:
         """:meth:`factors` (slots, dimensions), genes as moved, and :meth:`excess` of one mapping, in plain numbers: ten
