@@ -158,7 +158,7 @@ class MappingSpace:
 
     @cached_property
     def _plain(self) -> tuple[tuple[tuple[int, ...], ...], list[int], list[float], bool]:
-        """What :meth:`_laid` begins with: fixed factors, their products, instances of slots, whether more is limited."""
+        """What :meth:`_laid` begins with: fixed factors, their products, instances of slots, whether more is bound."""
         return (
             self.fixed, [math.prod(row) for row in self.fixed],
             [slot.size or math.inf for slot in self.nest.slots], any(any(row) for row in self.most),
