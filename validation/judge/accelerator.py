@@ -3,8 +3,8 @@
     python -m validation.judge.accelerator --data DIR [--json OUT] [--budget 10s] [--seed N]
 
 DIR has the shape of ``../shared/data/accelerator``: a folder for each case, with ``arch.yaml``, ``problem.yaml``,
-``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json`` and other ``sparse*.json``.  What
-is not there is left out.
+``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json`` and other ``sparse*.json``.
+What is not there is left out.
 
 * Counts: every tile, read, fill and update, instances and cycles, exactly; energies to a relative 1e-6.
 * Sparse: computes, cycles, and every count of reads, fills and updates that happen or are spared, exactly; energy to
