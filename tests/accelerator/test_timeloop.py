@@ -285,7 +285,7 @@ def test_a_flattened_architecture_names_components_by_their_paths(tmp_path):
   version: '0.4'
   local:
   - {name: "system.DRAM[1..1]", class: DRAM, attributes: {width: 64, datawidth: 16, technology: "SET ME"}}
-  - {name: "system.spad[1..6]", class: smartbuffer_SRAM, attributes: {depth: 8, width: 16, meshX: 3, meshY: 2}}
+  - {name: "system.PE[0..5].spad[1..6]", class: smartbuffer_SRAM, attributes: {depth: 8, width: 16, meshX: 3, meshY: 2}}
   - {name: "system.mac[1..6]", class: intmac, attributes: {meshX: 3, meshY: 2}}
 ERT_summary:
   table_summary:
@@ -337,6 +337,16 @@ def test_a_layer_of_a_network_by_its_name(tmp_path):
     sizes = {tensor.name: problem.words(tensor) for tensor in problem.tensors}
     assert sizes == {"Weights": 2 * 6 * 9, "Inputs": 2 * 9 * 11, "Outputs": 6 * 5 * 4}
     assert problem.output.name == "Outputs"
+
+
+def test_bits_of_metadata_below_0_are_refused(tmp_path):
+    path = tmp_path / "zeros.yaml"
+    path.write_text(
+        "sparse_optimizations:\n  targets:\n  - name: RF\n    representation_format:\n      data_spaces:\n"
+        "      - {name: A, ranks: [{format: CP, metadata-word-bits: -2}]}\n"
+    )
+    with pytest.raises(InputError, match="metadata_word_bits of A are below 0: give 0 or more"):
+        read([path])
 
 
 def test_spatial_skipping_is_refused(tmp_path):

@@ -44,6 +44,10 @@ _TOP = re.compile(
 )  # fmt: skip
 _PJ, _SQUARE_MICROMETRE = 1e-12, 1e-12
 _COUNTED = re.compile(r"(?P<name>[^\[(]+)[\[(](?:(?P<first>\d{1,18})\.\.)?(?P<last>\d{1,18})[\])]\s*")
+_PATH = re.compile(
+    r"(?P<top>[^\[\].]+)(?:\[[^\]]*\])?\.(?:[^\[\].]+(?:\[[^\]]*\])?\.)*(?P<last>[^\[\].]+(?:\[[^\]]*\])?)"
+)
+"""``"system.PE[0..167].spad[1..168]"``: where a component stands, and what it is called."""
 _COUNTS = re.compile(r"\[[^][]*\]|\([^()]*\)")
 _COMPUTES = ("compute", "mac", "lmac", "intmac", "fpmac", "intmultiplier", "simplemult")
 _STORES = ("storage", "dram", "sram", "regfile", "smartbuffer", "buffet", "reg_storage", "dummy", "buffer", "memory")
@@ -287,10 +291,11 @@ class _Builder:
         self._surroundings(attributes, self.where)
         for row in _list(level.get("local") or [], f"{self.where}, local"):
             row = _table(row, f"{self.where}, local")
-            name, count = _counted(_name(row, f"{self.where}, local"), self.where)
-            if "." in name:  # of a flattened architecture: the path from the top
-                top, _, name = name.rpartition(".")
-                self.name = self.name or top
+            name = _name(row, f"{self.where}, local")
+            if path := _PATH.fullmatch(name):  # of a flattened architecture
+                self.name = self.name or path["top"]
+                name = path["last"]
+            name, count = _counted(name, self.where)
             at = f"{self.where}, {name}"
             own = _attributes(row, at)
             self._widen(name, times * count, own.get("meshX"), at)
@@ -616,7 +621,10 @@ def _format(store: str, entry: dict[str, Any], where: str) -> RepresentationForm
 
     def bits(what: str) -> tuple[int | None, ...]:
         given = [_key(rank, what) for rank in rows]
-        return tuple(None if value is None else _whole(value, f"{where}, {what}") for value in given)
+        found = tuple(None if value is None else _whole(value, f"{where}, {what}") for value in given)
+        if any((value or 0) < 0 for value in found):
+            raise InputError(f"{where}: {what} of {name} are below 0: give 0 or more")
+        return found
 
     return RepresentationFormat(
         store, name, tuple(ranks), joined if any(joined) else (), order == "inner_to_outer",
