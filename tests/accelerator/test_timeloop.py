@@ -339,6 +339,23 @@ def test_a_layer_of_a_network_by_its_name(tmp_path):
     assert problem.output.name == "Outputs"
 
 
+def test_templates_are_refused_by_name_and_what_is_passed_over_is_told(tmp_path):
+    (tmp_path / "top.yaml.jinja2").write_text("{{ add_to_path('.') }}\narchitecture: {{ x }}\n")
+    with pytest.raises(InputError, match="is a Jinja template, which is not run"):
+        read([tmp_path / "top.yaml.jinja2"])
+    for section in ("variables", "compound_components", "mapper", "globals"):
+        path = tmp_path / f"{section}.yaml"
+        path.write_text(f"{section}: {{version: 0.4}}\n")
+        assert read([path]).notes == (f"{path}: section {section} is not used",)
+
+
+def test_constraints_that_are_built_in_are_refused(tmp_path):
+    path = tmp_path / "rules.yaml"
+    path.write_text("mapspace:\n  constraints: rowstationary\n")
+    with pytest.raises(InputError, match="'rowstationary' are built into Timeloop: write them out as targets"):
+        read([path])
+
+
 def test_bits_of_metadata_below_0_are_refused(tmp_path):
     path = tmp_path / "zeros.yaml"
     path.write_text(

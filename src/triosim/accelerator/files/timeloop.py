@@ -40,8 +40,9 @@ _TAGS = tuple(f"!{tag}" for tag in (
 ))  # fmt: skip
 _TOP = re.compile(
     rb"^(architecture|problem|mapping|(?:ERT|ART)(?:_summary)?|sparse_optimizations|constraints|architecture_constraints|"
-    rb"mapspace_constraints|mapspace|arch|prob)\s*:", re.M,
+    rb"mapspace_constraints|mapspace|arch|prob|variables|compound_components|mapper|globals)\s*:", re.M,
 )  # fmt: skip
+_TEMPLATES = (".jinja2", ".jinja", ".j2")
 _PJ, _SQUARE_MICROMETRE = 1e-12, 1e-12
 _COUNTED = re.compile(r"(?P<name>[^\[(]+)[\[(](?:(?P<first>\d{1,18})\.\.)?(?P<last>\d{1,18})[\])]\s*")
 _PATH = re.compile(
@@ -71,7 +72,9 @@ class Timeloop:
     """Timeloop's YAML files."""
 
     def recognises(self, path: Path) -> bool:
-        """YAML with one of the sections of Timeloop."""
+        """YAML with one of the sections of Timeloop, or a template of it."""
+        if path.suffix.lower() in _TEMPLATES:
+            return True
         if path.suffix.lower() not in (".yaml", ".yml"):
             return False
         return bool(_TOP.search(guarded.head(path, LARGEST)))
@@ -83,6 +86,11 @@ class Timeloop:
             InputError: broken YAML, a template or an expression, or a section that cannot be used.
         """
         raw = guarded.content(path, packed=False)
+        if path.suffix.lower() in _TEMPLATES:
+            raise InputError(
+                f"{path} is a Jinja template, which is not run: give the file that Timeloop's front end makes of it, "
+                "as parsed-processed-input.yaml"
+            )
         if len(raw) <= LARGEST and (match := re.search(rb"\{\{|\{%|!include\w*", raw)):
             line = raw[: match.start()].count(b"\n") + 1
             what = "an include" if match[0].startswith(b"!") else "a Jinja template"
@@ -138,6 +146,8 @@ def _section(key: str, value: Any, where: str) -> Contents:
         return Contents(mapping=mapped if mapped.rows else None)  # the front end writes an empty list where none is
     if key in ("constraints", "architecture_constraints", "mapspace_constraints", "mapspace"):
         rows = value.get("targets", value.get("constraints", [])) if isinstance(value, dict) else value
+        if isinstance(rows, str):
+            raise InputError(f"{at}: constraints {quoted(rows)} are built into Timeloop: write them out as targets")
         return Contents(constraints=Directives(tuple(_directives(rows or [], at))))
     if key == "sparse_optimizations":
         rows = value.get("targets", []) if isinstance(value, dict) else value
