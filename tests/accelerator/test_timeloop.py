@@ -138,6 +138,29 @@ def test_energies_of_what_the_design_has_not_are_told_or_refused(tmp_path):
         _ = read([DATA / "arch_04.yaml", path]).design
 
 
+def test_actions_that_cost_nothing_or_are_of_a_network_are_passed_over(tmp_path):
+    """The table of the exercise design simple_pim: a dummy that is accessed, converters, energies by what changes."""
+    path = tmp_path / "ert.yaml"
+    path.write_text("""ERT:
+  version: 0.3
+  tables:
+  - {name: system.dummy, actions: [{name: access, arguments: null, energy: 0}]}
+  - {name: system.D2A_NoC, actions: [{name: transfer_Inputs, arguments: {num_destinations: 1}, energy: 0.384}]}
+  - name: system.buffer
+    actions:
+    - {name: read, arguments: {address_delta: 0}, energy: 0.5}
+    - {name: read, arguments: {address_delta: 1}, energy: 2.5}
+    - {name: write, arguments: null, energy: 2}
+    - {name: idle, arguments: null, energy: 0.009}
+""")
+    found = read([DATA / "arch_04.yaml", path])
+    assert {s.name: s.energies.read for s in found.design.stores}["buffer"] == pytest.approx(2.5e-12), "the most"
+    assert found.unused == ("energies of dummy, D2A_NoC are not used: the design has no such components",)
+    path.write_text("ERT: {tables: [{name: system.buffer, actions: [{name: acces, energy: 2}]}]}\n")
+    with pytest.raises(InputError, match=r"unknown action of buffer in .*'acces'"):
+        read([path])
+
+
 def test_a_file_of_more_than_16_mib_is_not_parsed(tmp_path):
     path = tmp_path / "large.yaml"
     path.write_text("mapping:\n" + "# filler\n" * (2 << 20))

@@ -676,7 +676,7 @@ def _energies(section: dict[str, Any], where: str) -> Iterator[tuple[str, Energi
             name = _name(action, at)
             picojoules = _number(action.get("energy", 0), f"{at}, {name}")
             if name not in (*ACTIONS, "compute"):
-                if name not in _FREE:
+                if name not in _FREE and picojoules and not name.startswith("transfer"):  # of a network, not a store
                     raise unknown(f"action of {component} in {where}:", name, (*ACTIONS, "compute"))
                 if picojoules and name.startswith(("mac_random", "transfer_random")):
                     name = "compute"
