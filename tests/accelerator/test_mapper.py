@@ -140,6 +140,12 @@ def test_one_mapping_is_placed_as_in_a_batch():
             assert at == moved[:, b].tolist()
             assert np.isclose(beyond, excess[b], rtol=1e-12)
         assert all(where.placed(where.random_one(random))[2] == 0 for _ in range(20))
+        for _ in range(200):  # a mapping that fits is left as it is, another is made to
+            drawn = [int(options[random.integers(0, len(options))]) for options in where.choices]
+            _, at, beyond = where.placed(drawn)
+            made = where.fitted(drawn)
+            assert where.placed(made)[1:] == (made, 0.0)
+            assert beyond > 0 or made == at
 
 
 def test_everything_is_every_mapping_once():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import run
 from triosim.accelerator.architecture import FanOut, Store
 from triosim.accelerator.evaluate import evaluate
 from triosim.accelerator.mapping import Loop
@@ -95,7 +96,7 @@ BAD = {
     "architecture:\n  nodes:\n  - !Component {name: a, class: SRAM, attributes: {depth: 64, data-width: 8}}\n":
         "did you mean datawidth[?]",
     "architecture:\n  nodes:\n  - &a [*a]\n": "an anchor contains itself",
-    "problem:\n  shape: cnn-layer\n": "is built into Timeloop",
+    "problem:\n  shape: grouped-cnn-layer\n": "is built into Timeloop",
     "problem:\n  shape: {dimensions: [M], data_spaces: []}\n  instance: {M: 2, Z: 3}\n": "unknown dimension",
     "problem:\n  shape: {dimensions: [M], data_spaces: []}\n  instance: {}\n": "no bound of M",
     "problem:\n  shape:\n    dimensions: [M]\n    data_spaces: [{name: A, projection: [[[Q]]]}]\n  instance: {M: 2}\n":
@@ -135,6 +136,29 @@ def test_energies_of_what_the_design_has_not_are_told_or_refused(tmp_path):
     path.write_text("ERT:\n  tables:\n" + row.format("bufer"))
     with pytest.raises(InputError, match="energies are stated of bufer, and the design has none of them"):
         _ = read([DATA / "arch_04.yaml", path]).design
+
+
+def test_actions_that_cost_nothing_or_are_of_a_network_are_passed_over(tmp_path):
+    """The table of the exercise design simple_pim: a dummy that is accessed, converters, energies by what changes."""
+    path = tmp_path / "ert.yaml"
+    path.write_text("""ERT:
+  version: 0.3
+  tables:
+  - {name: system.dummy, actions: [{name: access, arguments: null, energy: 0}]}
+  - {name: system.D2A_NoC, actions: [{name: transfer_Inputs, arguments: {num_destinations: 1}, energy: 0.384}]}
+  - name: system.buffer
+    actions:
+    - {name: read, arguments: {address_delta: 0}, energy: 0.5}
+    - {name: read, arguments: {address_delta: 1}, energy: 2.5}
+    - {name: write, arguments: null, energy: 2}
+    - {name: idle, arguments: null, energy: 0.009}
+""")
+    found = read([DATA / "arch_04.yaml", path])
+    assert {s.name: s.energies.read for s in found.design.stores}["buffer"] == pytest.approx(2.5e-12), "the most"
+    assert found.unused == ("energies of dummy, D2A_NoC are not used: the design has no such components",)
+    path.write_text("ERT: {tables: [{name: system.buffer, actions: [{name: acces, energy: 2}]}]}\n")
+    with pytest.raises(InputError, match=r"unknown action of buffer in .*'acces'"):
+        read([path])
 
 
 def test_a_file_of_more_than_16_mib_is_not_parsed(tmp_path):
@@ -230,3 +254,147 @@ def test_lists_where_names_belong_are_one_sentence(text, tmp_path):
     path.write_text(text)
     with pytest.raises(InputError, match="unknown"):
         read([path])
+
+
+MERGED = """architecture:
+  version: '0.4'
+  subtree:
+  - name: top
+    attributes: {technology: "45nm", global_cycle_seconds: 1e-9}
+    local:
+    - {name: "DRAM[1..1]", class: DRAM, attributes: {width: 64, datawidth: 8, meshX: 1, meshY: 1}}
+    - {name: "inter_PE_spatial[1..1]", class: dummy_storage, attributes: {width: 1, depth: 1, datawidth: 1, meshX: 1}}
+    - {name: "PE[1..4]", class: storage, subclass: regfile_metadata,
+       attributes: {depth: 64, width: 8, datawidth: 8, metadata_storage_depth: 64, metadata_storage_width: 8,
+                    metadata_datawidth: 4, meshX: 4, meshY: 1}}
+    - {name: "mac[1..4]", class: intmac, attributes: {meshX: 4, meshY: 1}}
+problem:
+  version: '0.4'
+  shape: {name: line, dimensions: [M, K], data_spaces: [
+    {name: A, projection: [[[M]], [[K]]]}, {name: B, projection: [[[K]]]},
+    {name: Z, projection: [[[M]]], read_write: true}]}
+  instance: {M: 8, K: 4, densities: {A: {distribution: fixed_structured, density: 0.5}}}
+mapping: []
+sparse_optimizations:
+  targets:
+  - name: DRAM
+    representation_format: {data_spaces: [{name: A, rank_application_order: inner-to-outer, ranks: [
+      {format: UOP, flattened_rankIDs: [[M, K]]}, {format: UB, metadata-word-bits: 1}]}]}
+  - name: PE
+    action_optimization: [{type: skipping, options: [{target: B, condition_on: [A]}, {target: A, condition_on: [B]}]}]
+mapper: {algorithm: random}
+globals: {version: '0.4'}
+"""
+
+
+def test_a_merged_file_holds_all_but_a_mapping(tmp_path):
+    (tmp_path / "input.yaml").write_text(MERGED)
+    found = read([tmp_path / "input.yaml"])
+    assert found.mapping is None, "the front end writes an empty list"
+    assert [store.keeps for store in found.design.stores] == [None, (), None], "a dummy keeps nothing"
+    pe = found.design.stores[-1]
+    assert (pe.metadata_bits, pe.metadata_width, pe.metadata_words) == (4, 8, 128)
+    assert found.sparse is not None
+    (form,) = found.sparse.stored
+    assert (form.ranks, form.flattened, form.inner_first) == (("UOP", "B"), (("M", "K"), ()), True)
+    assert (form.metadata_bits, form.payload_bits) == ((None, 1), (None, None))
+    assert [(row.tensor, row.choice) for row in found.sparse.spared] == [("B", 1), ("A", 1)], "one of them"
+    shown = run("accelerator", "map", tmp_path / "input.yaml", "--budget", "200").stdout
+    assert "line on top" in shown
+
+
+def test_a_flattened_architecture_names_components_by_their_paths(tmp_path):
+    (tmp_path / "flat.yaml").write_text("""architecture:
+  version: '0.4'
+  local:
+  - {name: "system.DRAM[1..1]", class: DRAM, attributes: {width: 64, datawidth: 16, technology: "SET ME"}}
+  - {name: "system.PE[0..5].spad[1..6]", class: smartbuffer_SRAM, attributes: {depth: 8, width: 16, meshX: 3, meshY: 2}}
+  - {name: "system.mac[1..6]", class: intmac, attributes: {meshX: 3, meshY: 2}}
+ERT_summary:
+  table_summary:
+  - {name: "system.spad[1..6]", actions: [{name: read, energy: 2}, {name: write, energy: 3}, {name: update, energy: 3}],
+     "primitive_estimation(s)": [{name: storage, estimator: Library}]}
+""")
+    design = read([tmp_path / "flat.yaml"]).design
+    assert [node.name for node in design.nodes] == ["DRAM", "DRAM_spatial", "spad"]
+    assert (design.name, design.compute.name, design.compute_instances) == ("system", "mac", 6)
+    assert design.stores[1].energies.read == pytest.approx(2e-12)
+
+
+def test_tables_are_merged_as_the_front_end_merges_them(tmp_path):
+    path = tmp_path / "arch.yaml"
+    path.write_text("""variables:
+  narrow: &narrow {attributes: {datawidth: 8, width: 64}, constraints: {dataspace: {keep: [Inputs]}}}
+  wide: &wide {attributes: {width: 128}}
+architecture:
+  version: 0.4
+  nodes:
+  - !Component {name: DRAM, class: DRAM, attributes: {width: 64}}
+  - !Component {name: one, class: SRAM, <<<: *narrow, attributes: {depth: 32}}
+  - !Component {name: two, class: SRAM, <<<: [*wide, *narrow], attributes: {datawidth: 16}}
+  - !Component {name: mac, class: intmac}
+""")
+    found = read([path])
+    _, one, two = found.design.stores
+    assert (one.words_per_access, one.capacity_words) == (8, 256)
+    assert (two.words_per_access, two.word_bits) == (8, 16), "the first of several goes first, what stands there before"
+    assert found.constraints is not None
+    assert {row.target: row.keep for row in found.constraints.rows} == {"one": ("Inputs",), "two": ("Inputs",)}
+
+
+def test_letters_of_a_permutation_may_stand_in_groups(tmp_path):
+    (tmp_path / "rules.yaml").write_text(
+        "mapspace:\n  constraints:\n  - {type: spatial, target: buffer, permutation: NK M, factors: N1, split: 2}\n"
+    )
+    found = read([DATA / "arch_03.yaml", DATA / "problem.yaml", tmp_path / "rules.yaml"])
+    assert found.constraints is not None
+    (rule,) = found.constraints.constraints(found.design, found.problem).levels
+    assert rule.inner == ("N", "K", "M")
+    found.constraints.check_names(found.problems, [str(tmp_path)])
+
+
+def test_a_layer_of_a_network_by_its_name(tmp_path):
+    path = tmp_path / "problem.yaml"
+    path.write_text("problem: {shape: cnn-layer, R: 3, S: 3, P: 4, Q: 5, C: 2, K: 6, N: 1, Wstride: 2, Hstride: 2}\n")
+    problem = read([path]).problem
+    sizes = {tensor.name: problem.words(tensor) for tensor in problem.tensors}
+    assert sizes == {"Weights": 2 * 6 * 9, "Inputs": 2 * 9 * 11, "Outputs": 6 * 5 * 4}
+    assert problem.output.name == "Outputs"
+
+
+def test_templates_are_refused_by_name_and_what_is_passed_over_is_told(tmp_path):
+    (tmp_path / "top.yaml.jinja2").write_text("{{ add_to_path('.') }}\narchitecture: {{ x }}\n")
+    with pytest.raises(InputError, match="is a Jinja template, which is not run"):
+        read([tmp_path / "top.yaml.jinja2"])
+    for section in ("variables", "compound_components", "mapper", "globals"):
+        path = tmp_path / f"{section}.yaml"
+        path.write_text(f"{section}: {{version: 0.4}}\n")
+        assert read([path]).notes == (f"{path}: section {section} is not used",)
+
+
+def test_constraints_that_are_built_in_are_refused(tmp_path):
+    path = tmp_path / "rules.yaml"
+    path.write_text("mapspace:\n  constraints: rowstationary\n")
+    with pytest.raises(InputError, match="'rowstationary' are built into Timeloop: write them out as targets"):
+        read([path])
+
+
+def test_bits_of_metadata_below_0_are_refused(tmp_path):
+    path = tmp_path / "zeros.yaml"
+    path.write_text(
+        "sparse_optimizations:\n  targets:\n  - name: RF\n    representation_format:\n      data_spaces:\n"
+        "      - {name: A, ranks: [{format: CP, metadata-word-bits: -2}]}\n"
+    )
+    with pytest.raises(InputError, match="metadata_word_bits of A are below 0: give 0 or more"):
+        read([path])
+
+
+def test_spatial_skipping_is_refused(tmp_path):
+    path = tmp_path / "zeros.yaml"
+    for kind in ("skipping-spatial", "spatial-skipping"):
+        path.write_text(
+            "sparse_optimizations:\n  targets:\n  - name: RF\n    action-optimization:\n"
+            f"    - {{type: {kind}, target: B, condition-on: [A]}}\n"
+        )
+        with pytest.raises(InputError, match="spreads what is left over fewer instances, which is not known"):
+            read([path])

@@ -3,11 +3,13 @@
     python -m validation.judge.accelerator --data DIR [--json OUT] [--budget 10s] [--seed N]
 
 DIR has the shape of ``../shared/data/accelerator``: a folder for each case, with ``arch.yaml``, ``problem.yaml``,
-``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json``.  What is not there is left out.
+``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json`` and other ``sparse*.json``.
+What is not there is left out.
 
 * Counts: every tile, read, fill and update, instances and cycles, exactly; energies to a relative 1e-6.
 * Sparse: computes, cycles, and every count of reads, fills and updates that happen or are spared, exactly; energy to
-  a relative 1e-3.  A problem is read from its text; stores take 4 words an access outside and 1 inside, as the designs.
+  a relative 1e-3.  A problem is read from its text (:mod:`validation.judge.zeros`); one that does not say its loops is
+  not judged, with a sentence that says what is missing.
 * Mapper: a search from scratch for each case, in which stores keep what they keep in the mapping given, without other
   constraints; its energy times delay over that of the mapping given, CPU-seconds, mappings for each of them.
 * Systolic: cycles, utilization, mapping efficiency and reads of operands, exactly as printed.
@@ -18,21 +20,17 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 import time
 from pathlib import Path
 from typing import Any
 
 from validation import command
+from validation.judge.zeros import cases
 
 from triosim.accelerator import mapper, sparse, systolic
-from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, Store
 from triosim.accelerator.directives import Constraints
 from triosim.accelerator.evaluate import evaluate
-from triosim.accelerator.mapping import Level, Loop, LoopMapping
-from triosim.accelerator.problem import Problem, einsum
 from triosim.accelerator.reading import read
-from triosim.accelerator.sparse import ActionOptimization, RepresentationFormat, Sparse
 from triosim.core.errors import InputError
 
 _COUNTS = ("tile", "instances", "reads", "fills", "updates")
@@ -40,42 +38,51 @@ _FILES = ("arch.yaml", "problem.yaml", "mapping.yaml", "ERT.yaml")
 
 
 def counts(folder: Path) -> list[dict[str, Any]]:
-    """A row for each case: how many counts are right, and the energies."""
+    """A row for each case: how many counts are right, and the energies; what keeps a case from being judged is one."""
     rows = []
     for case in sorted(path.parent for path in folder.glob("*/expected.json")):
         expected = json.loads((case / "expected.json").read_text())
-        found = read([case / name for name in _FILES if (case / name).exists()])
-        if found.mapping is None:
-            raise InputError(f"{case}: has no mapping")
-        design, problem = found.design, found.problem
-        result = evaluate(design, problem, found.mapping.mapping(design, problem, defaults=found.constraints))
-        accesses = {(a.store, a.tensor): a for a in result.accesses}
-        right = total = energies = energies_right = 0
-        wrong: list[str] = []
-        for store, tensors in expected["levels"].items():
-            for tensor, row in tensors.items():
-                access = accesses.get((store, tensor))
-                for what in _COUNTS:
-                    if what in row:
-                        total += 1
-                        is_right = access is not None and getattr(access, what) == row[what]
-                        right += is_right
-                        if not is_right:
-                            wrong.append(f"{store} {tensor} {what} {access and getattr(access, what)} not {row[what]}")
-                if "energy_pj" in row:
-                    energies += 1
-                    pj = access.energy_j * 1e12 if access else math.nan
-                    energies_right += math.isclose(pj, row["energy_pj"], rel_tol=1e-6, abs_tol=0.01)
-        uj = expected.get("energy_uj_by_rules", expected["energy_uj"])
-        rows.append({
-            "case": case.name, "counts": f"{right}/{total}", "energies": f"{energies_right}/{energies}",
-            "cycles": result.cycles, "cycles_expected": expected["cycles"],
-            "used": result.used, "used_expected": expected["utilized_instances"],
-            "energy_uj": result.energy_j * 1e6, "energy_uj_expected": uj,
-            "exact": right == total and energies_right == energies and result.cycles == expected["cycles"]
-            and math.isclose(result.energy_j * 1e6, uj, rel_tol=1e-6), "wrong": wrong,
-        })  # fmt: skip
+        try:
+            rows.append(_counted(case, expected))
+        except InputError as error:
+            shown = dict.fromkeys(("counts", "energies", "cycles", "used", "energy_uj"), "")
+            rows.append({"case": case.name, **shown, "exact": False, "wrong": [str(error)]})
     return rows
+
+
+def _counted(case: Path, expected: dict[str, Any]) -> dict[str, Any]:
+    """What is right of one case."""
+    found = read([case / name for name in _FILES if (case / name).exists()])
+    if found.mapping is None:
+        raise InputError(f"{case}: has no mapping")
+    design, problem = found.design, found.problem
+    result = evaluate(design, problem, found.mapping.mapping(design, problem, defaults=found.constraints))
+    accesses = {(a.store, a.tensor): a for a in result.accesses}
+    right = total = energies = energies_right = 0
+    wrong: list[str] = []
+    for store, tensors in expected["levels"].items():
+        for tensor, row in tensors.items():
+            access = accesses.get((store, tensor))
+            for what in _COUNTS:
+                if what in row:
+                    total += 1
+                    is_right = access is not None and getattr(access, what) == row[what]
+                    right += is_right
+                    if not is_right:
+                        wrong.append(f"{store} {tensor} {what} {access and getattr(access, what)} not {row[what]}")
+            if "energy_pj" in row:
+                energies += 1
+                pj = access.energy_j * 1e12 if access else math.nan
+                energies_right += math.isclose(pj, row["energy_pj"], rel_tol=1e-6, abs_tol=0.01)
+    uj = expected.get("energy_uj_by_rules", expected["energy_uj"])
+    return {
+        "case": case.name, "counts": f"{right}/{total}", "energies": f"{energies_right}/{energies}",
+        "cycles": result.cycles, "cycles_expected": expected["cycles"],
+        "used": result.used, "used_expected": expected["utilized_instances"],
+        "energy_uj": result.energy_j * 1e6, "energy_uj_expected": uj,
+        "exact": right == total and energies_right == energies and result.cycles == expected["cycles"]
+        and math.isclose(result.energy_j * 1e6, uj, rel_tol=1e-6), "wrong": wrong,
+    }  # fmt: skip
 
 
 def arrays(path: Path) -> list[dict[str, Any]]:
@@ -100,101 +107,64 @@ def arrays(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-_ENTRY = re.compile(r"^([A-Z]\w*) (?:density )?(0?\.\d+|1\.0)$")
-_BOUND = re.compile(r"\b((?:[A-Z] )+)(\d+)\b(?!\.)")
-_ACTION = re.compile(r"(gating|skipping) (\w+) on (.+)")
-_LOOPS = re.compile(r"(\w+) loops inner to outer ([A-Z](?: [A-Z])*)")
-_EINSUM = re.compile(r"(\w+)\[([\w,+ ]+)\] \+= (\w+\[[\w,+ ]+\]) \*? ?(\w+\[[\w,+ ]+\])")
-
-
-def sparse_case(case: dict[str, Any]) -> tuple[Architecture, Problem, LoopMapping, Sparse]:
-    """A case of ``sparse.json``, from its text.
-
-    Raises:
-        InputError: the text cannot be read.
-    """
-    text = case["problem"]
-    match = _EINSUM.search(text)
-    if match:
-        written = f"{match[1]}[{match[2]}] += {match[3]} * {match[4]}".upper()
-    elif "dot-product" in case["case"]:
-        written = "Z[M] += A[K] * B[K]"
-    else:
-        raise InputError(f"{case['case']}: the problem {text!r} names no einsum")
-    written = re.sub(r"(\w+)(?=\[)", lambda m: m[1].upper(), written)
-    plain = _EINSUM.sub("", text)
-    bounds = {d: int(m[2]) for m in _BOUND.finditer(plain) for d in m[1].split()}
-    loops = {m[1]: m[2].split() for m in _LOOPS.finditer(plain)}
-    densities = {}
-    for part in re.split(r"[,;] ?", plain.replace(" fixed_structured", "")):
-        if found := _ENTRY.match(part.strip()):
-            densities[found[1]] = float(found[2])
-    problem = einsum(written, bounds, case["case"], densities)
-    names = sorted(case["energy_per_action_pj"].keys() - {"mac", "MAC"}, key=lambda n: "back" not in n.lower())
-    stores = []
-    for i, name in enumerate(names):
-        table = {k: v * 1e-12 for k, v in case["energy_per_action_pj"][name].items() if k in ACTIONS}
-        width = 4 if len(names) > 1 and i == 0 else 1
-        stores.append(Store(name, None, 8, width, keeps=tuple(case["levels"][name]), energies=Energies(**table)))
-    mac = next(v for k, v in case["energy_per_action_pj"].items() if k.lower() == "mac")
-    compute = Compute("mac", 8, Energies(compute=mac["compute"] * 1e-12))
-    design = Architecture(case["case"], tuple(stores), compute)
-    inner = loops.get(names[-1]) or list(bounds)
-    order = [d for d in bounds if d not in inner] + inner[::-1]
-    mapping = LoopMapping((Level(names[-1], tuple(Loop(d, bounds[d]) for d in order)),))
-    spared, compute_action = [], None
-    for action in case["actions"]:
-        if found := _ACTION.match(action):
-            conditions = tuple(re.split(r"(?:,| and) ?", found[3]))
-            spared.append(ActionOptimization(names[-1], found[2], conditions, found[1] == "skipping"))
-        elif found := re.match(r"(gating|skipping) of compute", action):
-            compute_action = found[1]
-        else:
-            raise InputError(f"{case['case']}: the action {action!r} cannot be read")
-    stored = tuple(
-        RepresentationFormat(name, tensor, tuple(ranks))
-        for tensor, ranks in case["formats"].items() for name in names if tensor in case["levels"][name]
-    )  # fmt: skip
-    return design, problem, mapping, Sparse(stored, tuple(spared), compute_action)
-
-
 def zeros(path: Path) -> list[dict[str, Any]]:
     """A row for each case of a table of Sparseloop's outputs."""
     rows = []
     for case in json.loads(path.read_text())["cases"]:
-        found = sparse.evaluate(*sparse_case(case))
-        wrong: list[str] = []
-        total = 2
-        for what, value in (("cycles", found.cycles), ("actual_computes", found.computes / found.dense.used)):
-            if value != case[what]:
-                wrong.append(f"{what} {value:g} not {case[what]}")
-        accesses = {(a.store, a.tensor): a for a in found.accesses}
-        for store, tensors in case["levels"].items():
-            for tensor, row in tensors.items():
-                a = accesses[store, tensor]
-                dense = next(d for d in found.dense.accesses if (d.store, d.tensor) == (store, tensor))
-                values = {
-                    "tile_words": a.tile, "instances": a.instances, "actual_reads": a.reads, "actual_fills": a.fills,
-                    "actual_updates": a.updates, "algorithmic_reads": dense.reads, "algorithmic_fills": dense.fills,
-                    "algorithmic_updates": dense.updates, f"{a.spared}_reads": a.spared_reads,
-                    f"{a.spared}_updates": a.spared_updates,
-                }  # fmt: skip
-                for what, expected in row.items():
-                    if what in ("energy_pj", "metadata_words"):
-                        continue
-                    total += 1
-                    if values.get(what) != expected:
-                        wrong.append(f"{store} {tensor} {what} {values.get(what)} not {expected}")
-                if "energy_pj" in row and abs(a.energy_j * 1e12 - row["energy_pj"]) > 0.0051:
-                    wrong.append(f"{store} {tensor} energy {a.energy_j * 1e12:.3f} not {row['energy_pj']}")
-        pj = found.energy_j * 1e12
-        exact = not wrong and math.isclose(pj, case["energy_pj"], rel_tol=1e-3)
-        rows.append({
-            "case": case["case"], "counts": f"{total - len(wrong)}/{total}", "cycles": found.cycles,
-            "computes": found.computes, "energy_pj": round(pj, 3), "energy_pj_expected": case["energy_pj"],
-            "exact": exact, "wrong": wrong,
-        })  # fmt: skip
+        try:
+            found = [_against(case, *one) for one in cases(case)]
+        except InputError as error:
+            found = [{"wrong": [str(error)]}]
+        row = found[0]
+        if any(other["wrong"] != row["wrong"] for other in found):
+            row = {"wrong": ["does not say the order of the loops, by which its counts differ: write it into problem"]}
+        shown = {"case": case["case"], "counts": "", "cycles": "", "computes": "", "energy_pj": ""}
+        rows.append({**shown, "energy_pj_expected": case["energy_pj"], "exact": not row["wrong"], **row})
     return rows
+
+
+def _against(case: dict[str, Any], *given: Any) -> dict[str, Any]:
+    """What differs between a case and our evaluation of it."""
+    found = sparse.evaluate(*given)
+    wrong: list[str] = []
+    total = 2
+    # of one instance, as the counts are, or of all where the algorithmic ones are
+    whole = case.get("algorithmic_computes") == found.dense.computes
+    computes = found.computes if whole else found.computes / found.dense.used
+    for what, value in (("cycles", found.cycles), ("actual_computes", computes)):
+        if value != case[what]:
+            wrong.append(f"{what} {value:g} not {case[what]}")
+    accesses = {(a.store, a.tensor): a for a in found.accesses}
+    for store, tensors in case["levels"].items():
+        for tensor, row in tensors.items():
+            a = accesses[store, tensor]
+            dense = next(d for d in found.dense.accesses if (d.store, d.tensor) == (store, tensor))
+            values = {
+                "tile_words": a.tile, "instances": a.instances, "actual_reads": a.reads, "actual_fills": a.fills,
+                "actual_updates": a.updates, "algorithmic_reads": dense.reads, "algorithmic_fills": dense.fills,
+                "algorithmic_updates": dense.updates,
+            }  # fmt: skip
+            for how in ("gated", "skipped"):
+                values[f"{how}_reads"] = a.spared_reads if a.spared == how else 0.0
+                values[f"{how}_updates"] = a.spared_updates if a.spared == how else 0.0
+                values[f"{how}_fills"] = 0.0
+            for what, expected in row.items():
+                if what in ("energy_pj", "metadata_words"):
+                    continue
+                total += 1
+                if values.get(what) != expected:
+                    wrong.append(f"{store} {tensor} {what} {values.get(what)} not {expected}")
+            pj = a.energy_j * 1e12
+            if "energy_pj" in row and not math.isclose(pj, row["energy_pj"], rel_tol=1e-3, abs_tol=0.0051):
+                wrong.append(f"{store} {tensor} energy {pj:.3f} not {row['energy_pj']}")
+    pj = found.energy_j * 1e12
+    right = total - len([line for line in wrong if " energy " not in line])
+    if not math.isclose(pj, case["energy_pj"], rel_tol=1e-3):
+        wrong.append(f"energy {pj:.3f} not {case['energy_pj']}")
+    return {
+        "counts": f"{right}/{total}", "cycles": found.cycles, "computes": found.computes, "energy_pj": round(pj, 3),
+        "wrong": wrong,
+    }  # fmt: skip
 
 
 def searches(folder: Path, budget: int, seed: int) -> list[dict[str, Any]]:
@@ -248,16 +218,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     data = command.find(given.data, "accelerator/")
-    if not any(data.glob("*/expected.json")):
-        raise InputError(f"{data}: has no case: a folder with expected.json")
+    tables = sorted(data.glob("sparse*.json"))
+    if not tables and not any(data.glob("*/expected.json")):
+        raise InputError(f"{data}: has no case: a folder with expected.json, or sparse.json")
     found: dict[str, list[dict[str, Any]]] = {"counts": counts(data)}
     table("Counts", found["counts"], ("case", "counts", "energies", "cycles", "used", "energy_uj", "exact"))
     if (data / "systolic.csv").exists():
         found["systolic"] = arrays(data / "systolic.csv")
         shown: tuple[str, ...] = ("array", "dataflow", "layer", "cycles", "cycles_expected", "exact")
         table("Systolic arrays", found["systolic"], shown)
-    if (data / "sparse.json").exists():
-        found["sparse"] = zeros(data / "sparse.json")
+    if tables:
+        found["sparse"] = [row for path in tables for row in zeros(path)]
         shown = ("case", "counts", "cycles", "computes", "energy_pj", "energy_pj_expected", "exact")
         table("Zeros", found["sparse"], shown)
     found["mapper"] = searches(data, mapper.parse_budget(given.budget), given.seed)

@@ -36,13 +36,17 @@ MOST_J = 1.0
 CLOCKS_HZ = (1.0, 1e12)
 """Between which a clock lies."""
 
-ACTIONS = ("read", "write", "update", "leak", "metadata_read", "metadata_write", "metadata_update")
+ACTIONS = (
+    "read", "write", "update", "leak", "metadata_read", "metadata_write", "metadata_update", "decompression_count",
+    "compression_count",
+)  # fmt: skip
 """Actions of a store that cost energy; ``leak`` is for a cycle, gated actions cost nothing."""
 
 
 @dataclass(frozen=True)
 class Energies:
-    """Joules of one action of one instance; ``leak`` of one cycle.  None where nobody has stated it."""
+    """Joules of one action of one instance; ``leak`` of one cycle, a decompression or compression of one word.  None
+    where nobody has stated it."""
 
     read: float | None = None
     write: float | None = None
@@ -52,6 +56,8 @@ class Energies:
     metadata_write: float | None = None
     metadata_update: float | None = None
     compute: float | None = None
+    decompression_count: float | None = None
+    compression_count: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class Store:
         metadata_words: capacity for metadata of compressed tensors; None is unlimited.
         kind: what it is made of, for energies that nobody states: one of :data:`KINDS`.
         aside: number of a group of stores that stand side by side; 0 where it stands alone.
+        metadata_bits: size of a word of metadata, and
+        metadata_width: bits of metadata that one access moves; None where an access moves one word.
     """
 
     name: str
@@ -86,6 +94,8 @@ class Store:
     metadata_words: int | None = None
     kind: str = "SRAM"
     aside: int = 0
+    metadata_bits: int | None = None
+    metadata_width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -247,7 +257,7 @@ def _check_store(store: Store, where: str) -> None:
         _check_range(getattr(store, what), what, where)
     if store.capacity_words is not None and store.capacity_words < 1:
         raise InputError(f"{where}: it holds {store.capacity_words} words: the least is 1")
-    for name in ("metadata_words", "aside"):
+    for name in ("metadata_words", "aside", "metadata_bits", "metadata_width"):
         if (getattr(store, name) or 0) < 0:
             raise InputError(f"{where}: {name} is {getattr(store, name)}: give 0 or more")
     if store.kind not in KINDS:

@@ -205,8 +205,8 @@ class Directives:
         for row in self.rows:
             if not row.where.startswith(tuple(files)):
                 continue
-            letters = row.permutation if all(len(d) == 1 for d in dimensions) else ()
-            order = letters if isinstance(row.permutation, str) else row.permutation
+            one_letter = all(len(d) == 1 for d in dimensions)
+            order = _letters(row.permutation, dimensions) if one_letter or not isinstance(row.permutation, str) else ()
             for name in (*(d for d, _, _ in row.factors), *order):
                 if name not in dimensions:
                     raise InputError(f"{row.where}: {unknown('dimension', name, dimensions)}")
@@ -284,11 +284,18 @@ def _loops(row: Directive, node: Store | FanOut, problem: Problem, rest: dict[st
     )
 
 
+def _letters(permutation: str | tuple[str, ...], dimensions: Sequence[str]) -> tuple[str, ...]:
+    """Names of a permutation whose parts are dimensions, or letters of them in groups: ``"NPQR SCK"``."""
+    parts = (permutation,) if isinstance(permutation, str) else permutation
+    if all(part in dimensions for part in parts):
+        return parts
+    one_letter = isinstance(permutation, str) or all(len(d) == 1 for d in dimensions)
+    return tuple("".join(parts)) if one_letter else parts
+
+
 def _permuted(row: Directive, problem: Problem, strict: bool) -> tuple[str, ...]:
     """Dimensions of a permutation, from the innermost."""
-    names = row.permutation
-    if isinstance(names, str):
-        names = (names,) if names in problem.dimensions else tuple(names)
+    names = _letters(row.permutation, problem.dimensions)
     for name in names:
         if strict and name not in problem.dimensions:
             raise unknown(f"dimension in {row.where}:", name, problem.dimensions)

@@ -104,13 +104,18 @@ def priced(nest: LoopNest, counts: AccessCounts, timing: str = "bandwidth") -> M
             over[s] = np.maximum(needed - store.capacity_words, 0.0)
     cycles = counts.steps
     if timing != "ideal":
-        cycles = np.maximum(cycles, ports.max(axis=(0, 1)))
+        cycles = np.maximum(cycles, _whole_cycles(ports.max(axis=(0, 1))))
     if timing == "double-buffer":
-        cycles = _buffered(nest, counts, ports)
+        cycles = _whole_cycles(_buffered(nest, counts, ports))
     for s, store in enumerate(stores):
         leakage[s] = (store.energies.leak or 0.0) * cycles * counts.instances[s]
     compute = (nest.architecture.compute.energies.compute or 0.0) * float(nest.problem.computes)
     return MappingCosts(counts, energy, leakage, np.full(len(cycles), compute), cycles, ports, over)
+
+
+def _whole_cycles(cycles: Floats) -> Floats:
+    """Cycles that have begun, as Timeloop counts those that a port binds; less than a part in 1e12 is rounding."""
+    return np.ceil(cycles * (1.0 - 1e-12))
 
 
 def _rows(nest: LoopNest, counts: AccessCounts, s: int) -> Floats:

@@ -279,7 +279,7 @@ class LoopNest:
         batch = f.shape[2]
         columns = np.arange(batch)
         product = np.ones(batch)  # of all loops in time above
-        visits = [np.ones(batch) for _ in self.problem.tensors]  # of those that bring a tile
+        visits = np.ones((len(self.problem.tensors), batch))  # of those that bring a tile
         last: tuple[Floats, Floats, Floats] = (np.full(batch, -1.0), np.ones(batch), np.ones(batch))
         found: dict[tuple[int, int], tuple[Floats, tuple[Floats, Floats, Floats] | None]] = {}
         slides = any(self.sliding)
@@ -290,12 +290,11 @@ class LoopNest:
             if s == len(self.store_slots) - 1:
                 break
             order = orders[s].astype(np.intp)  # (dimensions, B)
-            ordered = np.take_along_axis(f[at], order, axis=0)
+            ordered = f[at].take(order * batch + columns)
             runs = ordered > 1
             running = np.cumprod(ordered, axis=0)
-            for t in range(len(self.problem.tensors)):
-                brings = np.where(runs & self.relevant[t][order], running, 0.0).max(axis=0)
-                visits[t] = np.maximum(visits[t], product * brings)
+            brings = np.where(self.relevant.take(order, axis=1) & runs, running, 0.0).max(axis=1)
+            visits = np.maximum(visits, product * brings)
             if slides:
                 place = runs.shape[0] - 1 - np.argmax(runs[::-1], axis=0)
                 some = runs.any(axis=0)

@@ -1,13 +1,22 @@
-"""Zeros: formats in which tensors are stored, and work that they spare.
+"""Zeros: what formats and the work that they spare leave of a mapping's counts.
 
 Counts of the dense loop nest become expected ones:
 
-* A tensor that a store holds compressed moves only what is not zero there: counts times its density.
-* An access that happens only where other operands are not zero is counted with the chance of that.  The rest is *gated*
-  (its cycle passes, without energy) or *skipped* (nor does its cycle).  What is named at a store holds for an operand
-  that passes the store by, too: its reads come from the store above.  It holds for an output only where it is kept.
-* Reads of operands, fills and updates are rounded up, reads of partial sums down.
-* Metadata is read along: for each pass over the tile, the words of each rank of its format.
+* A tensor that a store holds with metadata moves only what is not zero there: counts times its density.
+* An access that happens only where other operands are not zero is counted with the chance of that: the operand's words
+  that are used while the accessed tile stays, and by all that it is sent to at once, must not all be zero.  The rest is
+  *gated* (its time passes, without energy) or *skipped*.  What is named at a store holds for an operand that passes the
+  store by, too: its reads come from the store above.  It holds for an output only where it is kept.
+* What a store does not hand down is missing below as well, and where two stores spare the same, the chances are of the
+  same event.  Of several ways to spare one access the most effective one counts.
+* Reads of operands, fills and updates are rounded up, reads of partial sums down, after each of these steps.
+* Metadata is read along: for each pass over the tile, the words of each rank of its format
+  (:mod:`~triosim.accelerator.representation`).
+* An access of several words finds the last one of a compressed tile partly empty
+  (:func:`~triosim.accelerator.density.access_ratio`).
+* A multiplication that an operand's spared read leaves out does not happen.  Of the others, those with a zero are done
+  all the same unless the unit gates or skips them; those of which all operands are missing never come up.
+* Gated accesses pass through their port at its bandwidth; where none is stated, one goes with each step of the loops.
 
 The rules are those of Sparseloop (Wu et al., MICRO 2022), checked against its published outputs.
 """
@@ -15,45 +24,32 @@ The rules are those of Sparseloop (Wu et al., MICRO 2022), checked against its p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from triosim.accelerator import evaluate as dense
 from triosim.accelerator.architecture import Architecture, Store
+from triosim.accelerator.density import access_ratio, ceil, chance, expected_words, floor, share, worst_words
 from triosim.accelerator.evaluate import Access, Evaluation
 from triosim.accelerator.mapping import LoopMapping
-from triosim.accelerator.problem import Operand, Problem
+from triosim.accelerator.problem import Problem
+from triosim.accelerator.representation import MetadataRank, RepresentationFormat, metadata
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
-
-FORMATS = ("UOP", "CP", "B", "RLE", "U")
-"""Formats of a rank: offset pairs, coordinates, a bitmask, run lengths, uncompressed."""
-
-
-@dataclass(frozen=True)
-class RepresentationFormat:
-    """Format of a tensor in a store: one for each rank, outermost first."""
-
-    store: str
-    tensor: str
-    ranks: tuple[str, ...]
-
-    @property
-    def compressed(self) -> bool:
-        """Whether zeros take no room."""
-        return any(rank in ("CP", "RLE", "B") for rank in self.ranks)
 
 
 @dataclass(frozen=True)
 class ActionOptimization:
     """Accesses of a tensor at a store that happen only where all conditions are not zero (gating or skipping).
 
-    Skipping spares the cycle too, gating only the energy.
+    Skipping spares the time too, gating only the energy.  Of those at one store with the same ``choice`` above 0 only
+    the one that saves most is there.
     """
 
     store: str
     tensor: str
     conditions: tuple[str, ...]
     skipping: bool
+    choice: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,9 +80,10 @@ class SparseAccess:
         instances: of the store in use.
         reads, fills, updates: that take place.
         spared_reads, spared_updates: gated or skipped, as ``spared`` says (``""`` where none is).
-        metadata_tile: words of metadata of the largest tile.
-        metadata_reads, metadata_fills, metadata_updates: words of metadata.
+        metadata_tile: words of metadata and payloads of the largest tile.
+        metadata_reads, metadata_fills, metadata_updates: words of metadata and payloads.
         energy_j: over all instances.
+        port_reads, port_writes: words that pass through the ports of one instance, gated ones and metadata included.
     """
 
     store: str
@@ -105,6 +102,8 @@ class SparseAccess:
     metadata_fills: float
     metadata_updates: float
     energy_j: float
+    port_reads: float = 0.0
+    port_writes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,34 +134,6 @@ class SparseEvaluation:
         return sum(a.energy_j for a in self.accesses) + sum(e for _, e in self.leakage_j) + self.compute_j
 
 
-def expected_words(tensor: Operand, tile: float) -> float:
-    """Words that are not zero in a tile."""
-    return math.ceil(round(tensor.density * tile, 9))
-
-
-def worst_words(tensor: Operand, tile: float, whole: float) -> float:
-    """Words that are not zero in the fullest tile; ``whole``: elements of the tensor."""
-    if tensor.distribution == "fixed-structured":
-        return expected_words(tensor, tile)
-    return min(tile, expected_words(tensor, whole))
-
-
-def chance(tensor: Operand, tile: float, whole: float) -> float:
-    """Chance that a tile of a tensor holds anything but zeros; ``whole``: elements of the tensor."""
-    if tile <= 1:
-        return tensor.density
-    if tensor.distribution == "fixed-structured":
-        return min(1.0, tensor.density * tile)
-    filled, empty = expected_words(tensor, whole), 0.0
-    if whole - filled >= tile:  # all of the tile among the zeros: a product of falling shares
-        logs = (
-            math.lgamma(whole - filled + 1) - math.lgamma(whole - filled - tile + 1)
-            - math.lgamma(whole + 1) + math.lgamma(whole - tile + 1)
-        )  # fmt: skip
-        empty = math.exp(logs)
-    return 1.0 - empty
-
-
 def evaluate(
     architecture: Architecture, problem: Problem, mapping: LoopMapping, sparse: Sparse, timing: str = "bandwidth"
 ) -> SparseEvaluation:
@@ -176,23 +147,18 @@ def evaluate(
     work = _SparseWork(architecture, problem, mapping, sparse, plain)
     accesses = tuple(work.access(a) for a in plain.accesses)
     overfull = work.check_capacity(accesses)
-    steps = problem.computes / plain.used
-    conditions = {c for row in sparse.spared for c in row.conditions}
-    if sparse.compute is not None:
-        conditions |= {t.name for t in problem.tensors if not t.output}
-    skipped = {c for row in sparse.spared if row.skipping for c in row.conditions}
-    if sparse.compute == "skipping":
-        skipped = conditions
-    computes = math.ceil(round(steps * work.density(conditions), 9))
-    cycles = float(math.ceil(round(steps * work.density(skipped), 9)))
+    computes, gated = work.computes()
+    cycles = ceil((computes + gated) / plain.used)
+    if work.gates_by_steps():
+        cycles = max(cycles, ceil(problem.computes / plain.used * work.skipped_share()))
     if timing != "ideal":
         cycles = max(cycles, work.port_cycles(accesses))
     leakage = tuple(
         (store.name, (store.energies.leak or 0.0) * cycles * work.instances(store.name))
         for store in architecture.stores
     )  # fmt: skip
-    compute_j = (architecture.compute.energies.compute or 0.0) * computes * plain.used
-    return SparseEvaluation(plain, cycles, computes * plain.used, accesses, leakage, compute_j, overfull)
+    compute_j = (architecture.compute.energies.compute or 0.0) * computes
+    return SparseEvaluation(plain, cycles, computes, accesses, leakage, compute_j, overfull)
 
 
 def _check(sparse: Sparse, architecture: Architecture, problem: Problem) -> None:
@@ -208,6 +174,21 @@ def _check(sparse: Sparse, architecture: Architecture, problem: Problem) -> None
                 raise unknown(f"tensor in the sparse optimizations of {store}:", name, tensors)
 
 
+@dataclass(frozen=True)
+class _Spared:
+    """What becomes of the accesses of one tensor at one store.
+
+    Attributes:
+        happens: chance that one takes place.
+        how: ``"gated"`` or ``"skipped"``.
+        leaders: the operands that it depends on, with the chance that their tile holds anything.
+    """
+
+    happens: float
+    how: str
+    leaders: tuple[tuple[str, float], ...]
+
+
 class _SparseWork:
     """One mapping: how its dense counts thin out."""
 
@@ -220,10 +201,14 @@ class _SparseWork:
         self.order = [store.name for store in architecture.stores]
         self.plain = plain
         self.kept = {(a.store, a.tensor): a for a in plain.accesses}
+        self.spared = self._all_spared()
 
-    def density(self, names: Iterable[str]) -> float:
-        """Chance that single elements of all these tensors are not zero."""
-        return math.prod(self.tensors[name].density for name in names)
+    # --- what is where ------------------------------------------------------------------------------------------------
+
+    def share(self, name: str) -> float:
+        """Share of a tensor's words that are not zero."""
+        tensor = self.tensors[name]
+        return share(tensor, self.problem.words(tensor))
 
     def instances(self, store: str) -> float:
         """Instances of a store in use."""
@@ -238,105 +223,233 @@ class _SparseWork:
         """Stores that keep a tensor, outermost first."""
         return [store for store in self.order if (store, tensor) in self.kept]
 
-    def tile_below(self, store: str, tensor: str, leader: str) -> float:
-        """Words of ``leader`` that an access of ``tensor`` at a store goes with: one where the access is of a word."""
+    def below(self, store: str, tensor: str) -> str | None:
+        """The next store inwards that keeps a tensor; None where that is the compute unit."""
         keepers = self.keepers(tensor)
-        below = keepers[keepers.index(store) + 1 :][:1]
-        if not below:
-            return 1.0
-        inside = False
-        extents = dict.fromkeys(self.problem.dimensions, 1)
-        for node in self.architecture.nodes:
-            inside |= node.name == below[0]
-            for loop in self.mapping.level(node.name).loops if inside else ():
-                extents[loop.dimension] *= loop.count
-        return float(self.tensors[leader].words(extents))
-
-    def spared(self, store: str, tensor: str) -> tuple[float, str]:
-        """Chance that an access of a tensor at a store takes place, and what becomes of the rest."""
-        found, how = 1.0, ""
-        keepers = self.keepers(tensor)
-        for row in self.sparse.spared:
-            if row.tensor != tensor:
-                continue
-            at = row.store
-            if (at, tensor) not in self.kept:
-                if self.tensors[tensor].output:
-                    continue
-                above = [s for s in keepers if self.order.index(s) < self.order.index(at)]
-                at = above[-1] if above else ""
-            if at != store:
-                continue
-            for name in row.conditions:
-                leader = self.tensors[name]
-                found *= chance(leader, self.tile_below(store, tensor, name), self.problem.words(leader))
-            how = "skipped" if row.skipping or how == "skipped" else "gated"
-        return found, how
+        return next(iter(keepers[keepers.index(store) + 1 :]), None)
 
     def format(self, store: str, tensor: str) -> RepresentationFormat | None:
         """How a store holds a tensor; None where it holds every word."""
         return next((row for row in self.sparse.stored if (row.store, row.tensor) == (store, tensor)), None)
 
-    def ranks(self, store: str, tensor: str, count: int) -> list[int]:
-        """Sizes of the ranks of a tile: its loops from the outermost; the last rank takes what is left over."""
-        names = [node.name for node in self.architecture.nodes]
-        sizes = [
-            loop.count
-            for name in names[names.index(store) :] for loop in self.mapping.level(name).loops
-            if loop.dimension in self.tensors[tensor].dimensions and loop.count > 1
-        ]  # fmt: skip
-        sizes = [1] * (count - len(sizes)) + sizes
-        return [*sizes[: count - 1], math.prod(sizes[count - 1 :])]
+    def metadata(self, store: str, tensor: str) -> tuple[MetadataRank, ...]:
+        """Metadata of a tile, by rank from the outermost."""
+        formats = [row for row in self.sparse.stored if row.tensor == tensor]
+        return metadata(
+            self.architecture, self.problem, self.mapping, self.tensors[tensor], formats, self.keepers(tensor), store
+        )
 
-    def metadata(self, store: str, tensor: str, tile: float) -> float:
-        """Words of metadata that go with a tile."""
-        stored = self.format(store, tensor)
-        if stored is None or not stored.ranks:
-            return 0.0
-        filled = expected_words(self.tensors[tensor], tile)
-        total, fibres = 0.0, 1.0
-        for rank, size in zip(stored.ranks, self.ranks(store, tensor, len(stored.ranks)), strict=True):
-            held = min(fibres * size, filled)
-            if rank == "UOP":
-                total += fibres * (size + 1)
-            elif rank in ("CP", "RLE"):
-                total += held
-            elif rank == "B":
-                total += fibres * size
-            fibres = held if rank in ("CP", "RLE") else fibres * size
-        return total
+    # --- what is spared -----------------------------------------------------------------------------------------------
+
+    def leader_tile(self, store: str, tensor: str, leader: str) -> float:
+        """Words of ``leader`` that an access of ``tensor`` at a store goes with.
+
+        They are those of all loops inside of the tile that is accessed, of the loops outside of it that leave it where
+        it is, and of what it is sent to at once.
+        """
+        target = self.tensors[tensor].dimensions
+        below = self.below(store, tensor)
+        extents = dict.fromkeys(self.problem.dimensions, 1)
+        nodes = list(self.architecture.nodes)
+        names = [node.name for node in nodes]
+        inner = names.index(below) if below is not None else len(nodes)
+        for node in nodes[inner:]:
+            for loop in self.mapping.level(node.name).loops:
+                extents[loop.dimension] *= loop.count
+        stays = below is not None  # words that go to the compute unit stay nowhere
+        for node in reversed(nodes[names.index(store) : inner]):
+            for loop in reversed(self.mapping.level(node.name).loops):
+                if loop.count > 1 and loop.dimension in target:
+                    stays = stays and bool(loop.axis)
+                elif loop.axis or stays:
+                    extents[loop.dimension] *= loop.count
+        return float(self.tensors[leader].words(extents))
+
+    def _all_spared(self) -> dict[tuple[str, str], _Spared]:
+        """What is spared, by store and tensor."""
+        options: dict[tuple[str, int], list[tuple[float, str, str, _Spared]]] = {}
+        for i, row in enumerate(self.sparse.spared):
+            at = self._at(row)
+            if at is None:
+                continue
+            leaders = tuple(
+                (name, chance(self.tensors[name], self.leader_tile(at, row.tensor, name),
+                              self.problem.words(self.tensors[name])))
+                for name in row.conditions
+            )  # fmt: skip
+            one = _Spared(math.prod(q for _, q in leaders), "skipped" if row.skipping else "gated", leaders)
+            saves = self._saves(at, row.tensor) * (1 - one.happens)
+            options.setdefault((row.store, row.choice or -1 - i), []).append((saves, at, row.tensor, one))
+        found: dict[tuple[str, str], _Spared] = {}
+        for rows in options.values():
+            _, at, tensor, one = max(reversed(rows), key=lambda option: option[0])  # the last of equal ones
+            before = found.get((at, tensor))
+            if before is None or one.happens < before.happens:
+                found[at, tensor] = one
+        return found
+
+    def _at(self, row: ActionOptimization) -> str | None:
+        """The store whose accesses a row spares."""
+        if (row.store, row.tensor) in self.kept:
+            return row.store
+        if self.tensors[row.tensor].output:
+            return None
+        above = [s for s in self.keepers(row.tensor) if self.order.index(s) < self.order.index(row.store)]
+        return above[-1] if above else None
+
+    def _saves(self, store: str, tensor: str) -> float:
+        """Joules of reading a tile, for the choice between ways to spare it."""
+        memory, a = self.stores[store], self.kept[store, tensor]
+        words = self.share(tensor) * a.tile if self.metadata(store, tensor) else a.tile
+        bits = self._bits(memory, [(rank, rank.words, rank.payloads) for rank in self.metadata(store, tensor)])
+        return (memory.energies.read or 0.0) / memory.words_per_access * (words + bits / memory.word_bits)
+
+    def above(self, store: str, tensor: str) -> _Spared | None:
+        """What is spared at the next store outwards that spares accesses of a tensor."""
+        keepers = self.keepers(tensor)
+        outer = reversed(keepers[: keepers.index(store)])
+        return next((self.spared[s, tensor] for s in outer if (s, tensor) in self.spared), None)
+
+    # --- multiplications ----------------------------------------------------------------------------------------------
+
+    def computes(self) -> tuple[float, float]:
+        """Multiplications that take place, and those that the unit gates, over all units."""
+        operands = [tensor.name for tensor in self.problem.tensors if not tensor.output]
+        left: dict[str, float] = {}  # operands that reads of others depend on: chance that their tile holds anything
+        for name in operands:
+            innermost = next((s for s in reversed(self.keepers(name)) if (s, name) in self.spared), None)
+            for leader, q in self.spared[innermost, name].leaders if innermost is not None else ():
+                left[leader] = min(left.get(leader, 1.0), q)
+        total = float(self.problem.computes)
+        for q in left.values():
+            total -= floor(total * (1 - q))
+        filled = {name: min(1.0, self.share(name) / left.get(name, 1.0)) if left.get(name, 1.0) else 0.0
+                  for name in operands}  # fmt: skip
+        known = [name for name in operands if self.metadata(self.keepers(name)[-1], name)]  # whose zeros are not there
+        nothing = math.prod(1 - filled[name] for name in known) if len(known) == len(operands) else 0.0
+        all_there = math.prod(filled[name] for name in known)
+        missing = 1 - all_there - nothing
+        zeros = all_there - math.prod(filled.values())
+        gated = total * (zeros + missing) if self.sparse.compute == "gating" else 0.0
+        skipped = total * missing if self.sparse.compute == "skipping" else 0.0
+        done = total - floor(skipped) - floor(gated) - floor(total * nothing)
+        return done, floor(gated)
+
+    def gates_by_steps(self) -> bool:
+        """Whether accesses are gated at a store that states no bandwidth."""
+        return any(
+            one.how == "gated" and self.stores[store].read_bandwidth is None for (store, _), one in self.spared.items()
+        )
+
+    def skipped_share(self) -> float:
+        """Share of the steps of the loops that is not skipped."""
+        left: dict[str, float] = {}
+        for (_, tensor), one in self.spared.items():
+            if one.how == "skipped" and not self.tensors[tensor].output:
+                left.update({name: min(left.get(name, 1.0), q) for name, q in one.leaders})
+        return math.prod(left.values())
+
+    # --- accesses -----------------------------------------------------------------------------------------------------
 
     def access(self, a: Access) -> SparseAccess:
         """One tensor at one store."""
         tensor, store = self.tensors[a.tensor], self.stores[a.store]
-        stored = self.format(a.store, a.tensor)
-        own = tensor.density if stored is not None and stored.compressed else 1.0
-        happens, how = self.spared(a.store, a.tensor)
-        keepers = self.keepers(a.tensor)
-        above = keepers[: keepers.index(a.store)][-1:]
-        brought = self.spared(above[0], a.tensor)[0] if above and not tensor.output else 1.0
-        reads, updates = a.reads * own, a.updates * own
-        done_reads = _floor(reads * happens) if tensor.output else _ceil(reads * happens)
-        done_updates = _ceil(updates * happens)
-        fills = _ceil(a.fills * own * brought)
-        metadata = self.metadata(a.store, a.tensor, a.tile)
+        ranks = self.metadata(a.store, a.tensor)
+        own = self.share(a.tensor) if ranks else 1.0
+        here, up = self.spared.get((a.store, a.tensor)), self.above(a.store, a.tensor)
+        handed = up.happens if up is not None else 1.0
+
+        def left(count: float) -> float:
+            held = count - floor(count * (1 - own))
+            return held - floor(held * (1 - handed))
+
+        reads, fills, updates = left(a.reads), left(a.fills), left(a.updates)
+        spared = 0.0
+        if here is not None:  # of the same event as above: its chance among what comes at all
+            spared = max(0.0, 1 - here.happens / handed) if handed else 1.0
+        spared_reads = (ceil if tensor.output else floor)(reads * spared)
+        spared_updates = floor(updates * spared)
+        reads, updates = reads - spared_reads, updates - spared_updates
+        how = here.how if here is not None else ""
         passes = [count / a.tile if a.tile else 0.0 for count in (a.reads, a.fills, a.updates)]
-        meta_reads = _ceil(passes[0] * metadata * happens)
-        meta_fills = _ceil(passes[1] * metadata * brought)
-        meta_updates = _ceil(passes[2] * metadata * happens)
-        e, width = store.energies, store.words_per_access
-        joules = self._rows(store, a) * (
-            math.ceil(done_reads / width) * (e.read or 0.0) + math.ceil(fills / width) * (e.write or 0.0)
-            + math.ceil(done_updates / width) * (e.update or 0.0) + meta_reads * (e.metadata_read or 0.0)
-            + meta_fills * (e.metadata_write or 0.0) + meta_updates * (e.metadata_update or 0.0)
-        )  # fmt: skip
+        below = self.below(a.store, a.tensor)
+        sent = len(self.metadata(below, a.tensor)) if below is not None else len(ranks)
+        meta = [self._metadata_words(ranks, n, handed, spared if i != 1 else 0.0, sent)
+                for i, n in enumerate(passes)]  # fmt: skip
         whole = self.problem.words(tensor)
-        tile = expected_words(tensor, a.tile) if own < 1 else a.tile
-        return SparseAccess(
-            a.store, a.tensor, tile, worst_words(tensor, a.tile, whole) if own < 1 else a.tile, a.instances,
-            done_reads, fills, done_updates, _ceil(reads) - done_reads, _ceil(updates) - done_updates, how,
-            metadata, meta_reads, meta_fills, meta_updates, joules,
+        ratio = access_ratio(tensor, a.tile, whole, store.words_per_access) if self._compressed(a) else 1.0
+        e, width = store.energies, store.words_per_access
+        unpacked, packed = self._repacked(a, fills)
+        joules = self._rows(store, a) * (
+            ratio * sum(
+                math.ceil(n / width) * (joules or 0.0)
+                for n, joules in ((reads, e.read), (fills, e.write), (updates, e.update))
+            )
+            + self._metadata_accesses(store, meta[0]) * (e.metadata_read or 0.0)
+            + self._metadata_accesses(store, meta[1]) * (e.metadata_write or 0.0)
+            + self._metadata_accesses(store, meta[2]) * (e.metadata_update or 0.0)
+            + unpacked * (e.decompression_count or 0.0) + packed * (e.compression_count or 0.0)
         )  # fmt: skip
+        tile = expected_words(tensor, a.tile) if self._compressed(a) else a.tile
+        worst = worst_words(tensor, a.tile, whole) if self._compressed(a) else a.tile
+        held = [sum(words + payloads for _, words, payloads in rows) for rows in meta]
+        gated = how == "gated"
+        port_reads = reads + spared_reads * gated + self._bits(store, meta[0]) // store.word_bits
+        writes = self._bits(store, [*meta[1], *meta[2]]) // store.word_bits
+        return SparseAccess(
+            a.store, a.tensor, tile, worst, a.instances, reads, fills, updates, spared_reads, spared_updates, how,
+            sum(ceil(rank.words) + ceil(rank.payloads) for rank in ranks), held[0], held[1], held[2], joules,
+            port_reads, fills + updates + spared_updates * gated + writes,
+        )  # fmt: skip
+
+    def _compressed(self, a: Access) -> bool:
+        stored = self.format(a.store, a.tensor)
+        return stored is not None and stored.compressed and self.share(a.tensor) < 1
+
+    def _repacked(self, a: Access, fills: float) -> tuple[float, float]:
+        """Words that one instance of a store unpacks and packs: those that it exchanges with a store outwards that
+        compresses what it does not."""
+        keepers = self.keepers(a.tensor)
+        outer = keepers[: keepers.index(a.store)]
+        if not outer or self._compressed(a) or not self._compressed(self.kept[outer[-1], a.tensor]):
+            return 0.0, 0.0
+        if not self.tensors[a.tensor].output:
+            return fills, 0.0
+        above = self.access(self.kept[outer[-1], a.tensor])
+        return fills, above.updates * above.instances / a.instances
+
+    def _metadata_words(
+        self, ranks: Sequence[MetadataRank], passes: float, handed: float, spared: float, sent: int
+    ) -> list[tuple[MetadataRank, float, float]]:
+        """Words of metadata and payloads of each rank; of those of the innermost ``sent`` ranks some are spared."""
+        found = []
+        for i, rank in enumerate(ranks):
+            both = []
+            for units in (rank.words, rank.payloads):
+                count = ceil(units * passes)
+                count -= floor(count * (1 - handed))
+                if i >= len(ranks) - sent:
+                    count -= floor(count * spared)
+                both.append(count)
+            found.append((rank, both[0], both[1]))
+        return found
+
+    def _bits(self, store: Store, rows: Iterable[tuple[MetadataRank, float, float]]) -> float:
+        """Bits of metadata; 0 where the store does not say how large a word of it is."""
+        total = 0.0
+        for rank, words, payloads in rows:
+            for bits, count in ((rank.word_bits, words), (rank.payload_bits, payloads)):
+                total += (store.metadata_bits or 0 if bits is None else bits) * count
+        return total
+
+    def _metadata_accesses(self, store: Store, rows: Sequence[tuple[MetadataRank, float, float]]) -> float:
+        """Accesses of the memory of metadata: rows of it, or words where it does not say how wide one is."""
+        stated = store.metadata_bits is not None or any(rank.word_bits is not None for rank, _, _ in rows)
+        if store.metadata_width is None or not stated:
+            return sum(words + payloads for _, words, payloads in rows)
+        if store.metadata_width == 0:
+            return 0.0
+        return float(math.ceil(self._bits(store, rows) / store.metadata_width))
 
     def _rows(self, store: Store, a: Access) -> float:
         if store.cluster_size == 1:
@@ -350,10 +463,10 @@ class _SparseWork:
         for store in self.architecture.stores:
             own = [a for a in rows if a.store == store.name]
             if store.read_bandwidth is not None:
-                busiest = max(busiest, sum(a.reads for a in own) / store.read_bandwidth)
+                busiest = max(busiest, sum(a.port_reads for a in own) / store.read_bandwidth)
             if store.write_bandwidth is not None:
-                busiest = max(busiest, sum(a.fills + a.updates for a in own) / store.write_bandwidth)
-        return busiest
+                busiest = max(busiest, sum(a.port_writes for a in own) / store.write_bandwidth)
+        return ceil(busiest)
 
     def check_capacity(self, accesses: Iterable[SparseAccess]) -> tuple[str, ...]:
         """Stores that only the fullest tile exceeds.
@@ -383,14 +496,6 @@ class _SparseWork:
             if store.capacity_words is not None and worst > store.capacity_words:
                 overfull.append(store.name)
         return tuple(overfull)
-
-
-def _ceil(value: float) -> float:
-    return float(math.ceil(round(value, 9)))
-
-
-def _floor(value: float) -> float:
-    return float(math.floor(round(value, 9)))
 
 
 def as_json(found: SparseEvaluation) -> dict[str, object]:

@@ -146,7 +146,11 @@ def _attributes(store: Store) -> dict[str, Any]:
     if store.buffering > 1:
         found["multiple_buffering"] = store.buffering
     if store.metadata_words is not None:
-        found["metadata_storage_depth"] = store.metadata_words
+        per_row = (store.metadata_width or 1) // (store.metadata_bits or store.metadata_width or 1)
+        found["metadata_storage_depth"] = store.metadata_words // max(per_row, 1)
+    for name, key in (("metadata_bits", "metadata_datawidth"), ("metadata_width", "metadata_storage_width")):
+        if getattr(store, name) is not None:
+            found[key] = getattr(store, name)
     return found
 
 

@@ -27,11 +27,16 @@ accelerator_app = typer.Typer(
 )  # fmt: skip
 
 Design = Annotated[str, typer.Argument(help="A design: a ready one's name, or a file (TOML, Timeloop YAML, ...).")]
-ProblemFile = Annotated[Path, typer.Argument(help="What is computed: a file of any known format.")]
+ProblemFile = Annotated[
+    Path | None,
+    typer.Argument(help="What is computed: a file of any known format; none where the design's file says it.",
+                   show_default=False),
+]  # fmt: skip
 ProblemOrWorkload = Annotated[
-    Path,
-    typer.Argument(metavar="PROBLEM|WORKLOAD", help="What is computed: a file of any known format; or a model's name "
-                   "or a trace, whose different layers are all mapped."),
+    Path | None,
+    typer.Argument(metavar="PROBLEM|WORKLOAD", help="What is computed: a file of any known format, none where the "
+                   "design's file says it; or a model's name or a trace, whose different layers are all mapped.",
+                   show_default=False),
 ]  # fmt: skip
 Also = Annotated[
     list[Path] | None,
@@ -102,7 +107,7 @@ def _with_layers(found: Contents, design: str, workload: Path) -> tuple[Contents
 @command(accelerator_app, "evaluate", short_help="What a mapping costs on a design: cycles, energy, traffic.")
 def evaluate(
     design: Design,
-    problem: ProblemFile,
+    problem: ProblemFile = None,
     mapping: Annotated[
         Path | None, typer.Argument(help="In which order and where: a file of any known format; a systolic array "
                                     "needs none.", show_default=False)
@@ -137,7 +142,7 @@ def evaluate(
     check_distinct({"--json": json, "--stats": stats, "--ert": ert, "--report": page},
                    [("DESIGN", design), ("PROBLEM", problem), ("MAPPING", mapping),
                     *(("--also", path) for path in also or [])])  # fmt: skip
-    found = _contents(design, [problem, *([mapping] if mapping else [])], also)
+    found = _contents(design, [path for path in (problem, mapping) if path], also)
     outputs = written("json", json) + written("stats", stats) + written("ert", ert) + written("report", page)
     if found.array is not None and found.architecture is None:
         if page is not None:
@@ -242,7 +247,7 @@ def _text(text: str, path: Path | None) -> None:
 @command(accelerator_app, "map", short_help="A good mapping of a problem to a design.")
 def map_(
     design: Design,
-    problem: ProblemOrWorkload,
+    problem: ProblemOrWorkload = None,
     also: Also = None,
     objective: Annotated[
         str, typer.Option("--objective", help="energy, delay, edp (their product) or pareto (a front of both).")
@@ -339,7 +344,7 @@ class MappedProblem:
     thinned: SparseEvaluation | None
 
 
-def _to_map(design: str, problem: Path, also: list[Path] | None) -> tuple[Contents, list[float]]:
+def _to_map(design: str, problem: Path | None, also: list[Path] | None) -> tuple[Contents, list[float]]:
     """A design with the problems to map, and how often each runs where they are layers of a workload.
 
     Raises:
@@ -347,15 +352,16 @@ def _to_map(design: str, problem: Path, also: list[Path] | None) -> tuple[Conten
     """
     from triosim.core.errors import InputError
 
-    if _is_workload(problem):
+    if problem is not None and _is_workload(problem):
         return _with_layers(_contents(design, [], also), design, problem)
-    if not problem.exists():
+    if problem is not None and not problem.exists():
         raise InputError(f"{problem}: there is no such file, and no model of that name (triosim models)")
-    found = _contents(design, [problem], also)
+    given = [] if problem is None else [problem]
+    found = _contents(design, given, also)
     if not found.problems:
-        raise InputError(f"{problem}: holds no problem: give a file with one")
+        raise InputError(f"{problem or design}: holds no problem: give a file with one")
     if found.constraints:
-        found.constraints.check_names(found.problems, [str(path) for path in (problem, *(also or []))])
+        found.constraints.check_names(found.problems, [str(path) for path in (*given, *(also or []))])
     return found, []
 
 

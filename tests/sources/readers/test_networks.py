@@ -453,6 +453,30 @@ def test_what_is_no_onnx_that_can_be_read_is_one_sentence(tmp_path: Path) -> Non
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("domain", "kind", "cure"), [
+    ("ai.onnx.ml", "TreeEnsembleClassifier", "are no network: give the file of one"),
+    ("com.microsoft.nchwc", "Conv", "save it at ORT_ENABLE_EXTENDED or below"),
+    ("ai.onnx.preview.training", "Adam", "export the network without its optimizer"),
+    ("org.pytorch.aten", "ATen", "export with a later opset"),
+    ("trt.plugins", "TRT_NMS", "export the network with ONNX's own operators"),
+])  # fmt: skip
+def test_operators_of_other_domains_are_refused_with_what_to_do(
+    domain: str, kind: str, cure: str, tmp_path: Path
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x"], ["y"], name="one", domain=domain)], "graph",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3])],
+    )  # fmt: skip
+    path = tmp_path / "other.onnx"
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    with pytest.raises(InputError, match=f"'{kind}' of '{domain}', which is not known: .*{cure}"):
+        read(path)
+
+
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

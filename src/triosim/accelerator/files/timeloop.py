@@ -29,7 +29,8 @@ from triosim.accelerator.architecture import (
 from triosim.accelerator.directives import Directive, Directives, factors, permutation
 from triosim.accelerator.problem import Axis, Operand, Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
-from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
+from triosim.accelerator.representation import FORMATS, RepresentationFormat
+from triosim.accelerator.sparse import ActionOptimization, Sparse
 from triosim.core import guarded
 from triosim.core.errors import InputError, check_spelling, quoted, unknown
 from triosim.core.registry import registered
@@ -38,19 +39,24 @@ _TAGS = tuple(f"!{tag}" for tag in (
     "Architecture", "Hierarchical", "Parallel", "Pipelined", "Container", "Component", "Element", "Nothing", "Top",
 ))  # fmt: skip
 _TOP = re.compile(
-    rb"^(architecture|problem|mapping|ERT|ART|sparse_optimizations|constraints|architecture_constraints|"
-    rb"mapspace_constraints|mapspace|arch|prob)\s*:", re.M,
+    rb"^(architecture|problem|mapping|(?:ERT|ART)(?:_summary)?|sparse_optimizations|constraints|architecture_constraints|"
+    rb"mapspace_constraints|mapspace|arch|prob|variables|compound_components|mapper|globals)\s*:", re.M,
 )  # fmt: skip
+_TEMPLATES = (".jinja2", ".jinja", ".j2")
 _PJ, _SQUARE_MICROMETRE = 1e-12, 1e-12
 _COUNTED = re.compile(r"(?P<name>[^\[(]+)[\[(](?:(?P<first>\d{1,18})\.\.)?(?P<last>\d{1,18})[\])]\s*")
+_PATH = re.compile(
+    r"(?P<top>[^\[\].]+)(?:\[[^\]]*\])?\.(?:[^\[\].]+(?:\[[^\]]*\])?\.)*(?P<last>[^\[\].]+(?:\[[^\]]*\])?)"
+)
+"""``"system.PE[0..167].spad[1..168]"``: where a component stands, and what it is called."""
 _COUNTS = re.compile(r"\[[^][]*\]|\([^()]*\)")
 _COMPUTES = ("compute", "mac", "lmac", "intmac", "fpmac", "intmultiplier", "simplemult")
 _STORES = ("storage", "dram", "sram", "regfile", "smartbuffer", "buffet", "reg_storage", "dummy", "buffer", "memory")
 _FREE = {  # actions that no rule counts: they may stand in a table as long as they cost nothing
     "gated_read", "gated_write", "gated_update", "skipped_read", "skipped_write", "skipped_update", "gated_compute",
-    "skipped_compute", "gated_metadata_read", "gated_metadata_write", "gated_metadata_update", "decompression_count",
-    "compression_count", "decompress", "compress", "idle", "fill", "temporal_reduction", "address_generation",
-    "addr_gen", "transfer_random", "transfer", "mac_random", "mac_reused", "mac_gated", "skip",
+    "skipped_compute", "gated_metadata_read", "gated_metadata_write", "gated_metadata_update", "decompress", "compress",
+    "idle", "fill", "temporal_reduction", "address_generation", "addr_gen", "transfer_random", "transfer", "mac_random",
+    "mac_reused", "mac_gated", "skip",
 }  # fmt: skip
 _PASSED_OVER = {
     "variables", "components", "compound_components", "mapper", "globals", "version", "dumped_by_timeloop_front_end",
@@ -66,7 +72,9 @@ class Timeloop:
     """Timeloop's YAML files."""
 
     def recognises(self, path: Path) -> bool:
-        """YAML with one of the sections of Timeloop."""
+        """YAML with one of the sections of Timeloop, or a template of it."""
+        if path.suffix.lower() in _TEMPLATES:
+            return True
         if path.suffix.lower() not in (".yaml", ".yml"):
             return False
         return bool(_TOP.search(guarded.head(path, LARGEST)))
@@ -78,6 +86,11 @@ class Timeloop:
             InputError: broken YAML, a template or an expression, or a section that cannot be used.
         """
         raw = guarded.content(path, packed=False)
+        if path.suffix.lower() in _TEMPLATES:
+            raise InputError(
+                f"{path} is a Jinja template, which is not run: give the file that Timeloop's front end makes of it, "
+                "as parsed-processed-input.yaml"
+            )
         if len(raw) <= LARGEST and (match := re.search(rb"\{\{|\{%|!include\w*", raw)):
             line = raw[: match.start()].count(b"\n") + 1
             what = "an include" if match[0].startswith(b"!") else "a Jinja template"
@@ -85,13 +98,41 @@ class Timeloop:
                 f"{path}, line {line}: {quoted(match[0].decode())} is {what}, which is not run: give the file that "
                 "Timeloop's front end makes of it"
             )
-        document = guarded.document(path, tags=_TAGS, largest=LARGEST)
         where = str(path)
+        document = _unfolded(guarded.document(path, tags=_TAGS, largest=LARGEST), where)
         found = Contents()
         for key, value in document.items():
             part = _section(key, value, where)
             found = found.joined(part, where)
         return found
+
+
+_MERGE = "<<<"
+"""Key under which Timeloop's front end merges tables into the one around it, to the bottom; what stands there wins."""
+
+
+def _unfolded(value: Any, where: str) -> Any:
+    """Values with the tables under ``<<<`` merged into those around them."""
+    if isinstance(value, list):
+        return [_unfolded(one, where) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if not any(isinstance(one, dict | list) for one in value.values()):
+        return value
+    own = {key: _unfolded(one, where) for key, one in value.items() if key != _MERGE}
+    given = value.get(_MERGE, [])
+    for table in given if isinstance(given, list) else [given]:  # the first goes first
+        own = _over(_table(_unfolded(table, where), f"{where}, {_MERGE}"), own)
+    return own
+
+
+def _over(under: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """A table with another laid over it, and so its tables."""
+    found = dict(under)
+    for key, value in above.items():
+        below = found.get(key)
+        found[key] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return found
 
 
 def _section(key: str, value: Any, where: str) -> Contents:
@@ -101,16 +142,19 @@ def _section(key: str, value: Any, where: str) -> Contents:
     if key in ("problem", "prob"):
         return Contents(problems=(_problem(_table(value, at), at),))
     if key == "mapping":
-        return Contents(mapping=Directives(tuple(_directives(value, at))))
+        mapped = Directives(tuple(_directives(value or [], at)))
+        return Contents(mapping=mapped if mapped.rows else None)  # the front end writes an empty list where none is
     if key in ("constraints", "architecture_constraints", "mapspace_constraints", "mapspace"):
         rows = value.get("targets", value.get("constraints", [])) if isinstance(value, dict) else value
+        if isinstance(rows, str):
+            raise InputError(f"{at}: constraints {quoted(rows)} are built into Timeloop: write them out as targets")
         return Contents(constraints=Directives(tuple(_directives(rows or [], at))))
     if key == "sparse_optimizations":
         rows = value.get("targets", []) if isinstance(value, dict) else value
         return Contents(sparse=_sparse(rows, at))
-    if key == "ERT":
+    if key in ("ERT", "ERT_summary"):
         return Contents(energies=tuple(_energies(_table(value, at), at)))
-    if key == "ART":
+    if key in ("ART", "ART_summary"):
         return Contents(areas=tuple(_areas(_table(value, at), at)))
     if key in _PASSED_OVER:
         return Contents(notes=(f"{where}: section {key} is not used",))
@@ -257,7 +301,11 @@ class _Builder:
         self._surroundings(attributes, self.where)
         for row in _list(level.get("local") or [], f"{self.where}, local"):
             row = _table(row, f"{self.where}, local")
-            name, count = _counted(_name(row, f"{self.where}, local"), self.where)
+            name = _name(row, f"{self.where}, local")
+            if path := _PATH.fullmatch(name):  # of a flattened architecture
+                self.name = self.name or path["top"]
+                name = path["last"]
+            name, count = _counted(name, self.where)
             at = f"{self.where}, {name}"
             own = _attributes(row, at)
             self._widen(name, times * count, own.get("meshX"), at)
@@ -389,19 +437,41 @@ def _store(name: str, kinds: str, attributes: dict[str, Any], where: str, aside:
     if "dram" in kinds:
         kind = str(attributes.get("type"))
         kind = kind if kind in DRAMS else "DRAM"
+    keeps = () if "dummy_storage" in kinds.split() else None  # a name for a fan-out, as the front end writes it
     return Store(
-        name, capacity, bits, block, rate("read_bandwidth") or shared, rate("write_bandwidth") or shared, None,
-        Energies(), whole("multiple_buffering") or 1, cluster, metadata, kind, aside,
+        name, capacity, bits, block, rate("read_bandwidth") or shared, rate("write_bandwidth") or shared, keeps,
+        Energies(), whole("multiple_buffering") or 1, cluster, metadata, kind, aside, metadata_bits, metadata_width,
     )  # fmt: skip
 
 
 # --- problem ----------------------------------------------------------------------------------------------------------
 
 
+_SHAPES: dict[str, dict[str, Any]] = {
+    "cnn-layer": {
+        "name": "cnn-layer",
+        "dimensions": ["R", "S", "P", "Q", "C", "K", "N"],
+        "coefficients": [{"name": n, "default": 1} for n in ("Wstride", "Hstride", "Wdilation", "Hdilation")],
+        "data_spaces": [
+            {"name": "Weights", "projection": [[["C"]], [["K"]], [["R"]], [["S"]]]},
+            {"name": "Inputs", "projection": [
+                [["N"]], [["C"]], [["R", "Wdilation"], ["P", "Wstride"]], [["S", "Hdilation"], ["Q", "Hstride"]],
+            ]},
+            {"name": "Outputs", "projection": [[["N"]], [["K"]], [["Q"]], [["P"]]], "read_write": True},
+        ],
+    },
+}  # fmt: skip
+"""Shapes that files name and Timeloop knows: a layer of a convolutional network, from C channels to K."""
+
+
 def _problem(section: dict[str, Any], where: str) -> Problem:
     shape = section.get("shape")
     if isinstance(shape, str):
-        raise InputError(f"{where}: shape {quoted(shape)} is built into Timeloop: write its dimensions and data_spaces")
+        if shape not in _SHAPES:
+            raise InputError(
+                f"{where}: shape {quoted(shape)} is built into Timeloop: write its dimensions and data_spaces"
+            )
+        shape = _SHAPES[shape]
     shape = _table(shape, f"{where}, shape")
     instance = section.get("instance")
     if instance is None:
@@ -509,6 +579,7 @@ def _sparse(rows: Any, where: str) -> Sparse:
     stored: list[RepresentationFormat] = []
     spared: list[ActionOptimization] = []
     compute: str | None = None
+    choices = 0
     for row in _list(rows, where):
         row = _table(row, where)
         store = _name(row, where)
@@ -516,29 +587,70 @@ def _sparse(rows: Any, where: str) -> Sparse:
         representation = _table(_key(row, "representation_format") or {}, f"{at}, representation_format")
         for entry in _list(_key(representation, "data_spaces") or [], f"{at}, data_spaces"):
             entry = _table(entry, at)
-            rows_of_ranks = _list(entry.get("ranks") or [], f"{at}, ranks")
-            ranks = tuple(str(_table(rank, at).get("format", "U")).upper() for rank in rows_of_ranks)
-            for rank in ranks:
-                if rank not in FORMATS:
-                    raise unknown(f"format of a rank in {at}:", rank, FORMATS)
-            stored.append(RepresentationFormat(store, _name(entry, at), ranks))
+            stored.append(_format(store, entry, at))
         for entry in _list(_key(row, "action_optimization") or [], f"{at}, action_optimization"):
             entry = _table(entry, at)
             skips = _skips(entry.get("type"), at)
-            for option in _list(entry.get("options") or [], f"{at}, options"):
+            options = _list(entry.get("options", [entry] if "target" in entry else []), f"{at}, options")
+            choices += len(options) > 1
+            for option in options:
                 option = _table(option, at)
                 conditions = _list(_key(option, "condition_on") or [], f"{at}, condition_on")
-                spared.append(ActionOptimization(store, str(option.get("target")), tuple(map(str, conditions)), skips))
+                spared.append(ActionOptimization(
+                    store, str(option.get("target")), tuple(map(str, conditions)), skips,
+                    choices if len(options) > 1 else 0,
+                ))  # fmt: skip
         optimization = _key(row, "compute_optimization")
         for entry in [optimization] if isinstance(optimization, dict) else _list(optimization or [], at):
             compute = "skipping" if _skips(_table(entry, at).get("type"), at) else "gating"
     return Sparse(tuple(stored), tuple(spared), compute)
 
 
+_OTHER_NAMES = {"UB": "B"}
+"""Formats of ranks that go by a second name."""
+
+
+def _format(store: str, entry: dict[str, Any], where: str) -> RepresentationFormat:
+    """The format of one tensor."""
+    name = _name(entry, where)
+    rows = [_table(rank, where) for rank in _list(entry.get("ranks") or [], f"{where}, ranks")]
+    ranks = [str(rank.get("format", "U")).upper() for rank in rows]
+    ranks = [_OTHER_NAMES.get(rank, rank) for rank in ranks]
+    for rank in ranks:
+        if rank not in FORMATS:
+            raise unknown(f"format of a rank in {where}:", rank, FORMATS)
+    order = str(_key(entry, "rank_application_order") or "outer_to_inner").replace("-", "_")
+    if order not in ("outer_to_inner", "inner_to_outer"):
+        raise unknown(f"rank_application_order of {name} in {where}:", order, ("outer-to-inner", "inner-to-outer"))
+    flattened = [_key(rank, "flattened_rankIDs") or [] for rank in rows]
+    joined = tuple(
+        tuple(str(d) for names in _list(groups, f"{where}, flattened_rankIDs")
+              for d in _list(names, f"{where}, flattened_rankIDs"))
+        for groups in flattened
+    )  # fmt: skip
+
+    def bits(what: str) -> tuple[int | None, ...]:
+        given = [_key(rank, what) for rank in rows]
+        found = tuple(None if value is None else _whole(value, f"{where}, {what}") for value in given)
+        if any((value or 0) < 0 for value in found):
+            raise InputError(f"{where}: {what} of {name} are below 0: give 0 or more")
+        return found
+
+    return RepresentationFormat(
+        store, name, tuple(ranks), joined if any(joined) else (), order == "inner_to_outer",
+        bits("metadata_word_bits"), bits("payload_word_bits"),
+    )  # fmt: skip
+
+
 def _skips(kind: Any, where: str) -> bool:
-    if kind not in ("gating", "skipping", "spatial-skipping"):
+    if isinstance(kind, str) and "spatial" in kind:
+        raise InputError(
+            f"{where}: {quoted(kind)} spreads what is left over fewer instances, which is not known: write skipping or "
+            "gating of the tensors at the store"
+        )
+    if kind not in ("gating", "skipping"):
         raise unknown(f"optimization in {where}:", kind, ("gating", "skipping"))
-    return kind != "gating"
+    return bool(kind == "skipping")
 
 
 # --- tables of energies and areas -------------------------------------------------------------------------------------
@@ -550,7 +662,7 @@ def _component(name: str) -> str:
 
 
 def _tables(section: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for row in _list(section.get("tables", []), f"{where}, tables"):
+    for row in _list(section.get("tables", section.get("table_summary", [])), f"{where}, tables"):
         row = _table(row, f"{where}, tables")
         yield _component(_name(row, where)), row
 
@@ -564,7 +676,7 @@ def _energies(section: dict[str, Any], where: str) -> Iterator[tuple[str, Energi
             name = _name(action, at)
             picojoules = _number(action.get("energy", 0), f"{at}, {name}")
             if name not in (*ACTIONS, "compute"):
-                if name not in _FREE:
+                if name not in _FREE and picojoules and not name.startswith("transfer"):  # of a network, not a store
                     raise unknown(f"action of {component} in {where}:", name, (*ACTIONS, "compute"))
                 if picojoules and name.startswith(("mac_random", "transfer_random")):
                     name = "compute"

@@ -54,12 +54,13 @@ from pathlib import Path
 from typing import Any
 
 from triosim.accelerator import problem as problems
-from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
+from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, FanOut, Store
 from triosim.accelerator.directives import ALL_OTHERS, Directive, Directives, factors, permutation
 from triosim.accelerator.energies import process_nm
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
-from triosim.accelerator.sparse import FORMATS, ActionOptimization, RepresentationFormat, Sparse
+from triosim.accelerator.representation import FORMATS, RepresentationFormat
+from triosim.accelerator.sparse import ActionOptimization, Sparse
 from triosim.accelerator.systolic import Array
 from triosim.core import guarded
 from triosim.core.errors import InputError, quoted, unknown
@@ -69,7 +70,7 @@ from triosim.core.units import parse_bytes
 _SECTION = re.compile(rb"^\s*\[\[?\s*(node|problem|level|constraint|zeros|array)\b", re.M)
 _PICO = 1e-12
 _HERTZ = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
-_ENERGIES = ("read", "write", "update", "leak", "metadata_read", "metadata_write", "metadata_update", "compute")
+_ENERGIES = (*ACTIONS, "compute")
 
 
 @registered
@@ -245,6 +246,7 @@ def _store(row: _TomlTable) -> Store:
         both if writing is None else writing, row.names("keeps"), _energies(row), row.whole("buffering", 1) or 0,
         row.whole("cluster_size", 1) or 0, row.whole("metadata_words"),
         row.text("kind", "DRAM" if "dram" in name.lower() else "SRAM"), row.whole("aside", 0) or 0,
+        row.whole("metadata_bits"), row.whole("metadata_width"),
     )  # fmt: skip
 
 

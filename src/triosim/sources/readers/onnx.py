@@ -143,7 +143,37 @@ def _model(path: Path) -> Any:
         raise InputError(
             f"{path} uses opset {opset}, known are {OPSETS[0]} to {OPSETS[-1]}: export it with one of these"
         )
+    _check_domains(model, path)
     return model
+
+
+_OTHER = "export the network with ONNX's own operators"
+_OTHERS = {
+    "ai.onnx.ml": "its trees, kernels and encoders are no network: give the file of one",
+    "ai.onnx.training": "a file for inference is read: export the network without its optimizer",
+    "ai.onnx.preview.training": "a file for inference is read: export the network without its optimizer",
+    "com.microsoft.nchwc": "ONNX Runtime laid this file out for one processor: save it at ORT_ENABLE_EXTENDED or below",
+    "com.microsoft.extensions": "export the network without what prepares texts and images",
+    "ai.onnx.contrib": "export the network without what prepares texts and images",
+    "org.pytorch": "PyTorch found no operator of ONNX: export with a later opset, or with dynamo=True",
+    "aten": "PyTorch found no operator of ONNX: export with a later opset, or with dynamo=True",
+}
+"""What to do about operators of other domains, by how these begin."""
+
+
+def _check_domains(model: Any, path: Path) -> None:
+    """Refuse operators that are neither ONNX's own nor known of its runtime, before shapes are inferred of them."""
+    for number, node in enumerate(model.graph.node):
+        if node.domain not in _OWN and type_of(node.domain, node.op_type) not in OF_RUNTIME:
+            cure = next((cure for domain, cure in _OTHERS.items() if node.domain.startswith(domain)), _OTHER)
+            raise InputError(
+                f"{path}: node {quoted(_named(node, number))} is of type {quoted(node.op_type)} of "
+                f"{quoted(node.domain)}, which is not known: {cure}"
+            )
+
+
+def _named(node: Any, number: int) -> str:
+    return str(node.name or f"{node.op_type}_{number}")
 
 
 def _constants(model: Any) -> Iterator[Any]:
@@ -403,13 +433,7 @@ def _operators(model: Any, path: Path) -> Iterator[GraphOperator]:
     from onnx import helper
 
     for number, node in enumerate(model.graph.node):
-        name = node.name or f"{node.op_type}_{number}"
-        kind = type_of(node.domain, node.op_type)
-        if node.domain not in _OWN and kind not in OF_RUNTIME:
-            raise InputError(
-                f"{path}: node {quoted(name)} is of type {quoted(node.op_type)} of {quoted(node.domain)}, which is not "
-                "known: export the network with ONNX's own operators"
-            )
+        name, kind = _named(node, number), type_of(node.domain, node.op_type)
         attributes: dict[str, Any] = {}
         for one in node.attribute if node.op_type not in FOLDED else ():
             value = helper.get_attribute_value(one)
