@@ -31,6 +31,12 @@ T field(nb::handle object, const char* name) {
     return nb::cast<T>(object.attr(name));
 }
 
+Counts counts_of(Columns& columns, nb::handle requests, const char* name) {
+    const nb::object column = requests.attr(name);
+    if (field<bool>(requests, "narrow")) return {{}, columns.flat<std::int32_t>(column, name)};
+    return {columns.flat<std::int64_t>(column, name), {}};
+}
+
 Tables tables_of(Columns& columns, nb::handle from) {
     Tables out;
     const auto number = [&](const char* name) { return whole(from.attr(name)); };
@@ -217,25 +223,36 @@ private:
 // Requests as they end, told to somebody who adds them up, a batch at a time.
 class Told final : public Outcome {
 public:
-    explicit Told(nb::object listener) : listener_(std::move(listener)) {}
+    Told(std::size_t count, nb::object listener)
+        : listener_(std::move(listener)), replica_{count, {}}, cached_{count, {}} {}
 
     void ended(const Request& request, std::int64_t replica, std::int64_t now) override {
-        const std::int64_t values[] = {request.row, replica, request.arrived, request.scheduled, request.first_token, now,
-                                       request.waited, request.restarts, request.cached};
+        const std::int64_t values[] = {request.row, replica,        request.arrived, request.scheduled, request.first_token,
+                                       now,         request.waited, request.restarts};
         for (std::size_t column = 0; column < columns_.size(); ++column) columns_[column].push_back(values[column]);
+        replica_.set(request.row, replica);
+        cached_.set(request.row, request.cached);
         if (columns_[0].size() == most) tell();
     }
-    void tell() {
-        if (columns_[0].empty()) return;
-        const auto column = [&](std::size_t place) { return array(std::exchange(columns_[place], {})); };
-        listener_(column(0), column(1), column(2), column(3), column(4), column(5), column(6), column(7), column(8));
-        for (auto& one : columns_) one.reserve(most);
+    nb::dict columns() {
+        if (!columns_[0].empty()) tell();
+        nb::dict rows;
+        rows["replica"] = replica_.column();
+        rows["cached"] = cached_.column();
+        return rows;
     }
 
 private:
     static constexpr std::size_t most = 1 << 16;
+
+    void tell() {
+        const auto column = [&](std::size_t place) { return array(std::exchange(columns_[place], {})); };
+        listener_(column(0), column(1), column(2), column(3), column(4), column(5), column(6), column(7));
+    }
+
     nb::object listener_;
-    std::array<std::vector<std::int64_t>, 9> columns_;
+    Sparse<std::int32_t> replica_, cached_;
+    std::array<std::vector<std::int64_t>, 8> columns_;
 };
 
 nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing, nb::object shape, nb::object progress,
@@ -243,7 +260,8 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
     Columns columns;
     const auto column = [&](const char* name) { return columns.flat<std::int64_t>(requests.attr(name), name); };
     const auto or_none = [&](const char* name) { return columns.flat_or_none<std::int64_t>(requests.attr(name), name); };
-    const auto arrived = column("arrived"), prompt = column("prompt"), output = column("output");
+    const auto arrived = column("arrived");
+    const Counts prompt = counts_of(columns, requests, "prompt"), output = counts_of(columns, requests, "output");
     const auto follows = or_none("follows");
     const std::size_t count = arrived.size();
     BlockKeys keys{or_none("hashes"), or_none("offsets"), whole(requests.attr("covers")), whole(requests.attr("size")),
@@ -285,7 +303,7 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         if (PyErr_CheckSignals()) throw nb::python_error();
     };
     EveryRow every(listener.is_none() ? count : 0, !follows.empty());
-    Told ended(listener);
+    Told ended(count, listener);
     Outcome& outcome = listener.is_none() ? static_cast<Outcome&>(every) : ended;
     const auto played = [&](auto& replicas) {
         nb::object why = nb::none();
@@ -299,10 +317,9 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         } else {
             run();
         }
-        ended.tell();
         nb::list counts;
         for (const auto& replica : replicas) counts.append(counted(replica));
-        return nb::make_tuple(every.columns(), counts, why);
+        return nb::make_tuple(listener.is_none() ? every.columns() : ended.columns(), counts, why);
     };
     if (!made.is_none()) {
         std::vector<AskedReplica> replicas;

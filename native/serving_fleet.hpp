@@ -195,6 +195,15 @@ struct Routing {
     std::int64_t slack = 0;
 };
 
+// Tokens of each request, in columns of either width.
+struct Counts {
+    std::span<const std::int64_t> wide;
+    std::span<const std::int32_t> narrow;
+
+    std::size_t size() const { return wide.size() + narrow.size(); }
+    std::int64_t operator[](std::size_t row) const { return narrow.empty() ? wide[row] : narrow[row]; }
+};
+
 // Of replicas whose policies are in C++, or of those whose policies Python has (serving_asked_replica.hpp).
 template <class AnyReplica>
 class Fleet {
@@ -204,8 +213,8 @@ public:
 
     // Columns of the requests: see triosim.serving.requests.RequestTable.  Told now and then how many have arrived.
     void play(
-        std::span<const std::int64_t> arrived, std::span<const std::int64_t> prompt,
-        std::span<const std::int64_t> output, std::span<const std::int64_t> follows,
+        std::span<const std::int64_t> arrived, const Counts& prompt, const Counts& output,
+        std::span<const std::int64_t> follows,
         const std::function<void(std::int64_t)>& told) {
         const auto count = static_cast<std::int64_t>(arrived.size());
         std::vector<std::int64_t> next_of, follower;  // who waits for whom: a list for each row

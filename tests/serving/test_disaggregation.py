@@ -122,7 +122,7 @@ def _fleet(
         for number in range(sum(counts))
     ]
     for one in fleet:
-        one._steady &= steady
+        one.steady &= steady
     places = {number: ReplicaPlacement(number, 1, 1, 4, 2, 500.0) for number in range(len(fleet))}
     routes = None if link is None else Routes(system(devices=len(fleet), link=link, latency=latency))
     prefill, decode = fleet[: counts[0]], fleet[counts[0] :]
