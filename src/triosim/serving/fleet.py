@@ -190,8 +190,8 @@ def _play(
         if played is not None:
             none = np.broadcast_to(np.int64(0), table.arrived.shape)  # replicas that come and go are played here
             left_out = dict.fromkeys(_ROWS, np.zeros(0, np.int64)) if sketch is not None else {}
-            run = _served(table, replicas, {**left_out, **played.rows, "displaced": none})
-            return run if sketch is None else replace(run, arrived=table.arrived, sketch=sketch)
+            rows = {**left_out, "arrived": table.arrived, **played.rows, "displaced": none}
+            return _served(table, replicas, rows, sketch=sketch)
     return _Run(table, replicas, groups, progress, tiers, availability, sharing, front).served()
 
 
@@ -481,7 +481,7 @@ class _Run:
 def _served(
     table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
     transfer: NDArray[np.int64] | None = None, sent: int = 0, tiers: TierTraffic | None = None,
-    history: FleetHistory | None = None, sharing: TimeSharing | None = None,
+    history: FleetHistory | None = None, sharing: TimeSharing | None = None, sketch: RequestSketch | None = None,
 ) -> FleetRun:  # fmt: skip
     """What became of each request, by column, and what the replicas say of themselves."""
     caches = [replica.cache for replica in replicas]
@@ -513,6 +513,7 @@ def _served(
         swaps=0 if sharing is None else sharing.swaps,
         swapping=0 if sharing is None else sharing.loading,
         joules=tuple(replica.joules for replica in replicas),
+        sketch=sketch,
     )
 
 

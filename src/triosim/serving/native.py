@@ -44,6 +44,8 @@ ENGINES = ("vllm", "sarathi", "orca", "sglang", "trtllm")
 """Policies that C++ has too, by the names of their files."""
 ROUTERS = ("round_robin", "random", "two_choices", "least_outstanding", "prefix_aware", "session")
 """Routers, likewise."""
+STUCK = "nobody is scheduled for ever"
+"""Why a run ended before its time, in the words of C++; else it is too long."""
 MOST_KEY = 1 << 61
 """Above the largest key of a block that 64 bits hold for certain."""
 
@@ -194,8 +196,9 @@ def play(
     rows, counts, why = found
     for replica, counted in zip(replicas, counts, strict=True):
         _write_back(replica, counted)
-    if why is not None:
-        raise next((error for replica in replicas if (error := replica.stuck())), None) or TooLong()
+    if why is not None:  # nobody can play that again
+        stuck = (error for replica in replicas if why == STUCK and (error := replica.stuck()))
+        raise next(stuck, None) or TooLong()
     zeros = np.broadcast_to(np.int64(0), table.arrived.shape)
     rows = {key: zeros if column is None else column for key, column in rows.items()}
     if requests.follows is None:
@@ -282,7 +285,9 @@ def _times(times: StepTimes, kinds: dict[int, _Times]) -> _Times:
 
 
 def _asked(replica: Replica, kinds: dict[int, _Times]) -> _AskedReplica:
-    return _AskedReplica(replica, bool(replica.steady), bool(replica.policy.ahead), _times(replica.times, kinds), MOST_EXACT, RATIO)
+    return _AskedReplica(
+        replica, bool(replica.steady), bool(replica.policy.ahead), _times(replica.times, kinds), MOST_EXACT, RATIO
+    )
 
 
 def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:

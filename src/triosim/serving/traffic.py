@@ -140,7 +140,7 @@ def _steps(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray
     return np.ones(requests, np.int64), steps
 
 
-def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
     if os.path.isfile(text):
         table = read(Path(text), sort=True)
         rows = np.arange(requests) % len(table)
