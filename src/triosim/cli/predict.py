@@ -54,7 +54,7 @@ def _train(options: TrainOptions) -> None:
 def _infer(options: InferOptions) -> None:
     if (options.prompt, options.output) == (None, None):
         for name, option in given(options):
-            if name in ("pim", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option"):
+            if name in ("pim", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option", "front_time"):
                 raise InputError(f"{option} is of one request with its cache: give --prompt and --output as well")
         return _predict(options, False)
     from triosim.cli.request import request

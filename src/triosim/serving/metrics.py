@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.core.units import PICOSECONDS_PER_SECOND, parse_time
+from triosim.core.units import PICOSECONDS_PER_SECOND, parse_latency
 from triosim.serving.fleet import FleetRun
 from triosim.serving.quantiles import Samples
 from triosim.serving.request_sketch import MOST_ROWS, RequestSketch
@@ -76,7 +76,7 @@ class Slo:
     """A goal: a quantile of a quantity stays at or below a limit, as ``ttft=p99:2s``.
 
     Attributes:
-        metric: ``ttft``, ``tpot``, ``e2e``, ``queueing`` or ``itl``.
+        metric: ``ttft``, ``tpot``, ``e2e`` or ``queueing``.
         quantile: from 0 to 1; of ``mean`` None.
         limit_s: seconds.
     """
@@ -112,7 +112,7 @@ def parse_slo(text: str) -> tuple[Slo, ...]:
         quantile = None if which == "mean" else float(which[1:]) / 100
         if quantile is not None and quantile > 1:
             raise InputError(f"--slo {quoted(part)}: a quantile is from p0 to p100")
-        limit = parse_time(match[3], f"--slo {match[1]}")
+        limit = parse_latency(match[3], f"--slo {match[1]}")
         found.append(Slo(match[1], quantile, limit))
     return tuple(found)
 
