@@ -12,7 +12,7 @@ from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKer
 from triosim.serving.model import ServedModel, kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import OFF, PimKernels
-from triosim.serving.policy import ENGINES, fused_casts
+from triosim.serving.policy import ENGINES, engine_on, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
@@ -138,7 +138,9 @@ def lock_step(pool: Pool, times: ModelTimes, first: int, moved: KernelErrors) ->
     from triosim.serving.lockstep import LockStepTimes
 
     between = ReplicaCommunication(pool.system, pool.size, 1, first, moved.network)
-    return LockStepTimes(times, times.kernels, between, pool.attention_ranks, pool.experts)
+    engine = engine_on(device_of(pool, first), pool.engine, pool.engine_options)
+    exchange, cast = engine.expert_exchange, engine.casts_gathered
+    return LockStepTimes(times, times.kernels, between, pool.attention_ranks, pool.experts, exchange, cast)
 
 
 def device_of(pool: Pool, first: int) -> Accelerator:
