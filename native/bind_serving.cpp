@@ -47,6 +47,7 @@ Tables tables_of(Columns& columns, nb::handle from) {
     out.keys = columns.flat<std::int64_t>(from.attr("keys"), "keys");
     out.chunks = columns.flat<std::int64_t>(from.attr("chunks"), "chunks");
     out.cached = columns.flat<std::int64_t>(from.attr("cached"), "cached");
+    out.graph_sizes = columns.flat<std::int64_t>(from.attr("graph_sizes"), "graph_sizes");
     out.graph_tokens = number("graph_tokens");
     out.host = number("host");
     out.gap = number("gap");

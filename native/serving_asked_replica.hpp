@@ -88,7 +88,7 @@ public:
         busy += ticks;
         ++steps;
         tokens += shape_.tokens;
-        padding += times_.padded(shape_.tokens) - shape_.tokens;
+        padding += times_.computed(shape_) - shape_.tokens;
         in_flight = true;
         see();
         return sum(now, ticks);

@@ -62,9 +62,13 @@ class LockStepTimes:
     def ticks(self, shapes: Sequence[StepShape]) -> int:
         """Picoseconds of a step in which the ranks compute this, one of each."""
         working = [shape for shape in shapes if shape.tokens]
+        tokens = [shape.tokens for shape in working]
+        if self.own.graph_sizes and not any(shape.chunks for shape in working):  # each has as many as the fullest
+            tokens = [self.own.padded(max(tokens))] * self.ranks
+            working = [shape._replace(tokens=tokens[0]) for shape in working]
         longest = max(self.own.device_ticks(shape, 0) for shape in working)
-        experts = self._experts(sum(shape.tokens for shape in working))
-        moved = self._moved([shape.tokens for shape in working])
+        experts = self._experts(sum(tokens))
+        moved = self._moved(tokens)
         sequences = max(shape.decodes + len(shape.chunks) for shape in working)
         return self.own.with_host(longest + round((experts + moved) * PICOSECONDS_PER_SECOND), sequences)
 
@@ -91,7 +95,7 @@ class LockStepTimes:
         product = min(DTYPE_BYTES[self.kernels.precision.multiplied], 2)
         most = max(tokens)
         if self.exchange == "gather":
-            graph = self.own.graphs and most <= GRAPH_TOKENS
+            graph = self.own.graphs and not self.own.graph_sizes and most <= GRAPH_TOKENS
             rows = float(self.ranks * self.own.padded(most) if graph else sum(tokens)) * model.width
             there = rows * (product if self.cast else 2)
             ways = self.communication.gather_and_scatter(np.array([there]), np.array([rows * 2.0]), self.devices)

@@ -66,6 +66,8 @@ class Policy(ABC):
         max_tokens: tokens that a step may compute, None for any number.
         block_tokens: tokens of a block of the KV cache.
         expert_exchange: one of :data:`EXCHANGES`.
+        graph_sizes: of the captured graphs that decodes run in, filled up, as ``1/2/4/8``; ``""``: those of vLLM, in
+            which prompts of few tokens run too.
         casts_gathered: whether tokens are cast for the products before they are gathered.
         pipelines: whether the engine can run its steps through several pipeline stages.
         finds_prefixes: whether the engine looks for prompts in its cache unless it is told otherwise.
@@ -106,6 +108,7 @@ class Policy(ABC):
     max_tokens: int | None = None
     block_tokens: int = 16
     expert_exchange: Literal["gather", "all-to-all"] = "gather"
+    graph_sizes: str = ""
 
     casts_gathered: ClassVar[bool] = False
     pipelines: ClassVar[bool] = True
@@ -169,6 +172,22 @@ class Policy(ABC):
     def host(self) -> StepHost:
         """What the engine's host does for each step."""
         return self.step_host
+
+    def graphs(self) -> tuple[int, ...]:
+        """The sizes of ``graph_sizes``.
+
+        Raises:
+            InputError: they are no ascending whole numbers.
+        """
+        try:
+            sizes = tuple(int(size) for size in self.graph_sizes.split("/")) if self.graph_sizes else ()
+        except ValueError:
+            sizes = (0,)
+        if any(size <= before for before, size in zip((0, *sizes), sizes, strict=False)):
+            raise InputError(
+                f"graph-sizes {quoted(self.graph_sizes)}: give whole numbers above zero that ascend, as 1/2/4/8"
+            )
+        return sizes
 
     def defaults_on(self, device: str, memory_bytes: float) -> Mapping[str, int]:
         """Options that the engine sets by the device that it finds, unless somebody gives them."""

@@ -46,6 +46,7 @@ def _priced_by(
     replica = (
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
+        pool.engine_options.get("graph-sizes"), pool.engine_options.get("expert-exchange"),
         fused_casts(pool.engine), own_all_reduce(pool), ENGINES.chosen(pool.engine).joins_shared,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
@@ -85,6 +86,7 @@ def step_times(
     return ModelTimes(
         kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
         collective_s=collective_seconds(pool.host), engine_host=host,
+        graph_sizes=engine_on(device_of(pool, first), pool.engine, pool.engine_options).graphs(),
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ class Replica:
         self._drafts: list[int] = []
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
-        self._padding: dict[int, int] = {}  # of steps of so many tokens
+        self._padding: dict[tuple[int, bool], int] = {}  # of steps of so many tokens, and whether all decode
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
         self.gaps = Samples()
@@ -274,9 +274,10 @@ class Replica:
         self.steps += 1
         tokens = shape.tokens
         self.tokens += tokens
-        padding = self._padding.get(tokens)
+        filled = tokens, not shape.chunks
+        padding = self._padding.get(filled)
         if padding is None:
-            padding = self._padding[tokens] = self.times.padded(tokens) - tokens
+            padding = self._padding[filled] = self.times.computed(shape) - tokens
         self.padding += padding
 
     @property
