@@ -36,9 +36,9 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler was 
 
 
 @cache
-def model_times(device: str = "H100-SXM5-80GB", host_ms: float = 0.0) -> ModelTimes:
+def model_times(device: str = "H100-SXM5-80GB", host_ms: float = 0.0, graphs: tuple[int, ...] = ()) -> ModelTimes:
     kernels = ServingKernels(served_model("llama-3-8b"), catalog.accelerator(device), PRECISIONS["bf16"])
-    return ModelTimes(kernels, host_s=host_ms / 1e3, gap_s=1e-6)
+    return ModelTimes(kernels, host_s=host_ms / 1e3, gap_s=1e-6, graph_sizes=graphs)
 
 
 @st.composite
@@ -129,7 +129,8 @@ def cases(draw: st.DrawFn) -> Case:
     tokens = draw(st.sampled_from([1, 4, 16]))
     room = draw(st.sampled_from([200, 260, 500, 4000]))
     caching = draw(st.sampled_from(["none", *(f"{how} {which}" for how in ("hash", "radix") for which in EVICTIONS)]))
-    times = draw(st.sampled_from([Linear(), Linear(MS, 0, 0), model_times(), model_times("A100-SXM4-80GB", 8.0)]))
+    known = [Linear(), Linear(MS, 0, 0), model_times(), model_times("A100-SXM4-80GB", 8.0)]
+    times = draw(st.sampled_from([*known, model_times(graphs=(1, 3, 11))]))
     running = draw(st.sampled_from([1, 3, 200]))
     windows = [LayerGroups(2, 1, 30), LayerGroups(1, 3, 16), LayerGroups(1, 2, 1)]
     groups = draw(st.sampled_from([None, *windows])) if engine == "vllm" else None
