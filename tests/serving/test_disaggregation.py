@@ -310,6 +310,7 @@ def test_several_models_in_a_fleet(tmp_path: Path) -> None:
     [
         ('link = "50GB/s"', 'device = "H100-SXM5-80GB"', "leave device and devices out"),
         ("[network]", "[net]", "unknown option 'net'"),
+        ('link = "50GB/s"\n', "", "network: it has no link"),
         ('role = "decode"', 'role = "both"', "roles both, prefill"),
         ('role = "decode"', 'role = "some"', "role 'some' is not known"),
         ('order = "decode-first"', 'order = "first"', "order 'first' is not known"),

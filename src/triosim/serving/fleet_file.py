@@ -169,6 +169,8 @@ def fleet_file(path: Path) -> Deployment:
         lines = _options(_Machine, network, f"{path}: network")
         if lines.device or lines.devices:
             raise InputError(f"{path}: network: the pools say which devices there are: leave device and devices out")
+        if lines.link is None and lines.system is None:
+            raise InputError(f'{path}: network: it has no link: give one, as link = "50GB/s"')
         between = _system(lines, first)
     elif not together and any(pool.role != "both" for pool in read) and whole.transfer != "none":
         raise InputError(
