@@ -185,8 +185,9 @@ def silicon(device: Accelerator, dtype: str) -> DeviceParameters:
         InputError: the device has no compute peak or no memory bandwidth.
     """
     bandwidth, how = _constants.bandwidth(device), multiplication(device, dtype)
-    # Those of matrix units behind GDDR are of an L40S, whose memory corrects errors inline.
-    over = delivered(device) / INLINE_ECC if how.unit != "simt" and generation_of(device).endswith("GDDR") else 1.0
+    # Constants of matrix units behind GDDR are of an L40S, whose memory corrects errors inline.
+    behind = generation_of(device).endswith("GDDR") and device.memory_type.upper().startswith("GDDR")
+    over = delivered(device) / INLINE_ECC if behind and how.unit != "simt" else 1.0
     return DeviceParameters(
         float(device.compute_units or _LIKE["units"]),
         device.clock_hz or _LIKE["clock"],
