@@ -3,10 +3,11 @@
     python -m benchmarks.serving [--repeat 3] [--requests FOLDER] [--mooncake FILE] [--commands] [--json OUT]
 
 Short requests (uniform 128 to 512 tokens, 20 to 1, 8 a second) and conversations (prompts and outputs log-normal, means
-1,200 and 220, 3 a second), on one H100 with Llama-3-8B: in C++, with policies that are asked in Python by C++, and all in
-Python; for engines whose steady decoding is played at once and for a policy that is asked for every step.  With ``--requests`` the files ``u512_n10000_q8.csv`` and
-``conv_n500_q3.csv`` of that folder are served instead.  With ``--commands`` the commands of :data:`COMMANDS` run first,
-in processes of their own, the smallest CPU time and memory of the repeats; with ``--mooncake`` the trace
+1,200 and 220, 3 a second), on one H100 with Llama-3-8B: in C++, with policies that are asked in Python by C++, and all
+in Python; for engines whose steady decoding is played at once and for a policy that is asked for every step.  With
+``--requests`` the files ``u512_n10000_q8.csv`` and ``conv_n500_q3.csv`` of that folder are served instead.  With
+``--commands`` the commands of :data:`COMMANDS` run first, in processes of their own, the smallest CPU time and memory
+of the repeats; with ``--mooncake`` the trace
 ``conversation_trace.jsonl.gz`` with prefix caching on 16 replicas.
 """
 

@@ -174,7 +174,7 @@ def test_decodes_of_all_ranks_fill_the_graph_of_the_fullest(machine: triosim.Sys
 
 @pytest.mark.parametrize("sizes", ["4/2", "a", "0/1", "1//2", "1/1"])
 def test_sizes_of_graphs_ascend(machine: triosim.System, sizes: str) -> None:
-    with pytest.raises(InputError, match="graph-sizes .*: give whole numbers above zero that ascend"):
+    with pytest.raises(InputError, match=r"graph-sizes .*: give whole numbers above zero that ascend"):
         times(pool(machine, engine_options={"graph-sizes": sizes}))
 
 

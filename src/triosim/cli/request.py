@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 TAKEN = frozenset({
     "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option",
-    "front_time", "pim", "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology",
-    "topology_option", "shape", "link", "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap",
-    "clock", "find", "slowdown", "json",
+    "front_time", "pim", "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices",
+    "topology", "topology_option", "shape", "link", "latency", "host_link", "pool_link", "routing", "routing_option",
+    "power_cap", "clock", "find", "slowdown", "json",
 })  # fmt: skip
 """Fields of the options that a request reads; the others say something of a step."""
 
@@ -158,7 +158,10 @@ def summary(found: OneRequest) -> list[str]:
     for part in found.breakdown_s["prompt"]:
         values = [table[part] for table in found.breakdown_s.values()]
         if any(values):
-            lines.append(f"{NAMES.get(part, part.replace('_', ' ')):18}" + "".join(f"{format_time(value):>12}" for value in values))
+            lines.append(
+                f"{NAMES.get(part, part.replace('_', ' ')):18}"
+                + "".join(f"{format_time(value):>12}" for value in values)
+            )
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
     if (used := found.energy) is not None:

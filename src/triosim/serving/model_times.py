@@ -281,7 +281,8 @@ class ModelTimes(StepTimes):
         graph_tokens = GRAPH_TOKENS if self.graphs else 0
         return StepTables(
             np.array(self._tokens), self._decodes, np.array(self._prefill), SEQUENCES, KEYS, CHUNKS, CACHED,
-            graph_tokens, np.array(self.graph_sizes if self.graphs else (), np.int64), self.host_ticks, self._gap, self._host_sequence, self._gap_sequence, self._one_call,
+            graph_tokens, np.array(self.graph_sizes if self.graphs else (), np.int64), self.host_ticks, self._gap,
+            self._host_sequence, self._gap_sequence, self._one_call,
         )  # fmt: skip
 
     def ends_of(self, count: int) -> int:
