@@ -253,8 +253,8 @@ def _system(options: ServeOptions, at_least: int, apart: bool) -> System:
 
     if options.device is not None and "," in options.device and not os.path.exists(options.device):
         raise InputError(
-            f"--device {quoted(options.device)}: kinds of devices to choose from are of --find fleet: give that too, or "
-            "one device"
+            f"--device {quoted(options.device)}: kinds of devices to choose from are of --find fleet: give that too, "
+            "or one device"
         )
     if options.system is None and options.device is None:
         raise InputError("name a --system or a --device to serve on, as --device H100-SXM5-80GB")
