@@ -3,10 +3,11 @@
     python -m benchmarks.serving [--repeat 3] [--requests FOLDER] [--mooncake FILE] [--commands] [--json OUT]
 
 Short requests (uniform 128 to 512 tokens, 20 to 1, 8 a second) and conversations (prompts and outputs log-normal, means
-1,200 and 220, 3 a second), on one H100 with Llama-3-8B: in C++, and in Python for engines whose steady decoding is
-played at once and for a policy that is asked for every step.  With ``--requests`` the files ``u512_n10000_q8.csv`` and
-``conv_n500_q3.csv`` of that folder are served instead.  With ``--commands`` the commands of :data:`COMMANDS` run first,
-in processes of their own, the smallest CPU time and memory of the repeats; with ``--mooncake`` the trace
+1,200 and 220, 3 a second), on one H100 with Llama-3-8B: in C++, with policies that are asked in Python by C++, and all
+in Python; for engines whose steady decoding is played at once and for a policy that is asked for every step.  With
+``--requests`` the files ``u512_n10000_q8.csv`` and ``conv_n500_q3.csv`` of that folder are served instead.  With
+``--commands`` the commands of :data:`COMMANDS` run first, in processes of their own, the smallest CPU time and memory
+of the repeats; with ``--mooncake`` the trace
 ``conversation_trace.jsonl.gz`` with prefix caching on 16 replicas.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from triosim.hardware import catalog
 from triosim.serving import native
+from triosim.serving.engines.vllm import Vllm
 from triosim.serving.fleet import play
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
@@ -49,6 +51,7 @@ ONE = "serve llama-3-8b --device H100 --arrivals poisson:8 --lengths uniform:128
 COMMANDS = {
     "10,000 requests": f"{ONE} --requests 10000",
     "a million requests": f"{ONE} --requests 1000000",
+    "ten million requests": f"{ONE} --requests 10000000",
     "100,000 on 64 replicas of SGLang": (
         "serve llama-3-8b --device H100 --engine sglang --replicas 64 --arrivals poisson:800 --lengths uniform:128-512 "
         "--requests 100000"
@@ -69,10 +72,16 @@ def requests(kind: str, folder: Path | None) -> RequestTable:
     return traffic(*TRAFFIC[kind]) if folder is None else read(folder / FILES[kind])
 
 
+class Own(Vllm):
+    """A user's policy, of which C++ knows nothing."""
+
+
 def runs() -> list[tuple[str, bool, bool]]:
-    """Engine, whether its steady decoding is played at once, and whether in C++."""
+    """Engine, ``own`` for a user's, whether its steady decoding is played at once, and whether in C++."""
     core = [(name, True, True) for name in native.ENGINES] if native.available() else []
-    return [*core, *((name, True, False) for name in ("vllm", "vllm-2023", "sarathi")), ("vllm", False, False)]
+    asked = [("vllm-2023", True, True), ("own", False, True)] if native.available() else []
+    alone = [*((name, True, False) for name in ("vllm", "vllm-2023", "sarathi")), ("own", False, False)]
+    return [*core, *asked, *alone]
 
 
 def mooncake(path: Path) -> float:
@@ -126,14 +135,15 @@ def main() -> None:
         for name, steady, core in runs():
             best = 0.0
             for _ in range(options.repeat):
-                policy = ENGINES.get(name)()
+                policy = Own() if name == "own" else ENGINES.get(name)()
                 policy.steady = steady  # type: ignore[misc]
                 blocks = BLOCKS * 16 // policy.block_tokens
                 replica = Replica(0, policy, KVCache(blocks, policy.block_tokens), times, 8192)
                 begin = time.process_time()
                 play(table, [replica], ROUTERS.get("round-robin")(), core=core)
                 best = max(best, len(table) / (time.process_time() - begin))
-            label = f"{kind} {name}, {'C++' if core else 'Python'}{'' if steady else ', asked for every step'}"
+            where = "C++" if core and name in native.ENGINES else "asked by C++" if core else "Python"
+            label = f"{kind} {name}, {where}{'' if steady else ', for every step'}"
             found[label] = best
             print(f"{label:48}{best:10,.0f} requests per CPU second")
     if options.mooncake:

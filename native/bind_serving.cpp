@@ -1,11 +1,13 @@
 // Serving for Python; see triosim/serving/native.py.
 #include <Python.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "columns.hpp"
+#include "serving_asked_replica.hpp"
 #include "serving_block_cache.hpp"
 #include "serving_fleet.hpp"
 #include "serving_own_cache.hpp"
@@ -29,6 +31,12 @@ T field(nb::handle object, const char* name) {
     return nb::cast<T>(object.attr(name));
 }
 
+Counts counts_of(Columns& columns, nb::handle requests, const char* name) {
+    const nb::object column = requests.attr(name);
+    if (field<bool>(requests, "narrow")) return {{}, columns.flat<std::int32_t>(column, name)};
+    return {columns.flat<std::int64_t>(column, name), {}};
+}
+
 Tables tables_of(Columns& columns, nb::handle from) {
     Tables out;
     const auto number = [&](const char* name) { return whole(from.attr(name)); };
@@ -39,6 +47,7 @@ Tables tables_of(Columns& columns, nb::handle from) {
     out.keys = columns.flat<std::int64_t>(from.attr("keys"), "keys");
     out.chunks = columns.flat<std::int64_t>(from.attr("chunks"), "chunks");
     out.cached = columns.flat<std::int64_t>(from.attr("cached"), "cached");
+    out.graph_sizes = columns.flat<std::int64_t>(from.attr("graph_sizes"), "graph_sizes");
     out.graph_tokens = number("graph_tokens");
     out.host = number("host");
     out.gap = number("gap");
@@ -136,7 +145,9 @@ nb::object array(std::vector<Number>&& values) {
     return nb::cast(nb::ndarray<nb::numpy, Number, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
-nb::dict counted(const Replica& replica) {
+// What a replica did, whoever has its policy.
+template <class AnyReplica>
+nb::dict counted(const AnyReplica& replica) {
     std::vector<std::int64_t> values, times;
     replica.gaps.counts().each([&](std::int64_t value, std::int64_t count) {
         values.push_back(value);
@@ -149,19 +160,109 @@ nb::dict counted(const Replica& replica) {
     out["busy"] = replica.busy;
     out["tokens"] = replica.tokens;
     out["padding"] = replica.padding;
-    out["peak"] = replica.cache->peak;
-    out["hit_tokens"] = replica.cache->hit_tokens;
-    out["looked_up_tokens"] = replica.cache->looked_up_tokens;
+    out["outstanding"] = replica.outstanding;
+    if constexpr (requires { replica.cache; }) {
+        out["peak"] = replica.cache->peak;
+        out["hit_tokens"] = replica.cache->hit_tokens;
+        out["looked_up_tokens"] = replica.cache->looked_up_tokens;
+    }
     out["gaps"] = nb::make_tuple(array(std::move(values)), array(std::move(times)), replica.gaps.exact,
                                  replica.gaps.count, high, low, replica.gaps.least, replica.gaps.most);
     return out;
 }
 
-nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing, nb::object shape, nb::object progress) {
+// A column of many rows that takes memory only once one of them is not 0.
+template <class Number>
+struct Sparse {
+    std::size_t size;
+    std::vector<Number> values;
+
+    void set(std::int64_t row, std::int64_t value) {
+        if (values.empty() && value) values.resize(size);
+        if (!values.empty()) values[row] = static_cast<Number>(value);
+    }
+    nb::object column() { return values.empty() ? nb::none() : array(std::move(values)); }
+};
+
+// A row for each request, at its place in the table: as few and as narrow columns as they can be.
+class EveryRow final : public Outcome {
+public:
+    EveryRow(std::size_t count, bool follows)
+        : scheduled_(count), first_(count), finished_(count), arrived_(follows ? count : 0), replica_{count, {}},
+          restarts_{count, {}}, cached_{count, {}}, waited_{count, {}} {}
+
+    void ended(const Request& request, std::int64_t replica, std::int64_t now) override {
+        const std::int64_t row = request.row;
+        scheduled_[row] = request.scheduled;
+        first_[row] = request.first_token;
+        finished_[row] = now;
+        if (!arrived_.empty()) arrived_[row] = request.arrived;
+        replica_.set(row, replica);
+        restarts_.set(row, request.restarts);
+        cached_.set(row, request.cached);
+        waited_.set(row, request.waited);
+    }
+    nb::dict columns() {
+        nb::dict rows;
+        rows["scheduled"] = array(std::move(scheduled_));
+        rows["first_token"] = array(std::move(first_));
+        rows["finished"] = array(std::move(finished_));
+        rows["arrived"] = arrived_.empty() ? nb::none() : array(std::move(arrived_));
+        rows["replica"] = replica_.column();
+        rows["restarts"] = restarts_.column();
+        rows["cached"] = cached_.column();
+        rows["waited"] = waited_.column();
+        return rows;
+    }
+
+private:
+    std::vector<std::int64_t> scheduled_, first_, finished_, arrived_;
+    Sparse<std::int32_t> replica_, restarts_, cached_;
+    Sparse<std::int64_t> waited_;
+};
+
+// Requests as they end, told to somebody who adds them up, a batch at a time.
+class Told final : public Outcome {
+public:
+    Told(std::size_t count, nb::object listener)
+        : listener_(std::move(listener)), replica_{count, {}}, cached_{count, {}} {}
+
+    void ended(const Request& request, std::int64_t replica, std::int64_t now) override {
+        const std::int64_t values[] = {request.row, replica,        request.arrived, request.scheduled, request.first_token,
+                                       now,         request.waited, request.restarts};
+        for (std::size_t column = 0; column < columns_.size(); ++column) columns_[column].push_back(values[column]);
+        replica_.set(request.row, replica);
+        cached_.set(request.row, request.cached);
+        if (columns_[0].size() == most) tell();
+    }
+    nb::dict columns() {
+        if (!columns_[0].empty()) tell();
+        nb::dict rows;
+        rows["replica"] = replica_.column();
+        rows["cached"] = cached_.column();
+        return rows;
+    }
+
+private:
+    static constexpr std::size_t most = 1 << 16;
+
+    void tell() {
+        const auto column = [&](std::size_t place) { return array(std::exchange(columns_[place], {})); };
+        listener_(column(0), column(1), column(2), column(3), column(4), column(5), column(6), column(7));
+    }
+
+    nb::object listener_;
+    Sparse<std::int32_t> replica_, cached_;
+    std::array<std::vector<std::int64_t>, 8> columns_;
+};
+
+nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing, nb::object shape, nb::object progress,
+                nb::object made, nb::object listener) {
     Columns columns;
     const auto column = [&](const char* name) { return columns.flat<std::int64_t>(requests.attr(name), name); };
     const auto or_none = [&](const char* name) { return columns.flat_or_none<std::int64_t>(requests.attr(name), name); };
-    const auto arrived = column("arrived"), prompt = column("prompt"), output = column("output");
+    const auto arrived = column("arrived");
+    const Counts prompt = counts_of(columns, requests, "prompt"), output = counts_of(columns, requests, "output");
     const auto follows = or_none("follows");
     const std::size_t count = arrived.size();
     BlockKeys keys{or_none("hashes"), or_none("offsets"), whole(requests.attr("covers")), whole(requests.attr("size")),
@@ -184,14 +285,53 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
 
     std::deque<Times> times;
     std::vector<PyObject*> known;  // replicas of a kind have one
-    std::vector<Replica> replicas;
-    for (nb::handle from : py_replicas) {
+    const auto times_at = [&](nb::handle from) -> Times& {
         const nb::object own = from.attr("times");
         const auto at = static_cast<std::size_t>(std::find(known.begin(), known.end(), own.ptr()) - known.begin());
         if (at == known.size()) {
             known.push_back(own.ptr());
             times.push_back(times_of(columns, own, shape));
         }
+        return times[at];
+    };
+    const auto samples_of = [](nb::handle from) {
+        return Samples(static_cast<std::size_t>(whole(from.attr("most_exact"))), field<double>(from, "ratio"));
+    };
+    if (!py_replicas.size()) throw Refused("there is no replica");
+    const Routing routing = routing_of(columns, py_routing, count, py_replicas.size());
+    const auto told = [&](std::int64_t number) {
+        if (number >= 0 && !progress.is_none()) progress(number, count);
+        if (PyErr_CheckSignals()) throw nb::python_error();
+    };
+    EveryRow every(listener.is_none() ? count : 0, !follows.empty());
+    Told ended(count, listener);
+    Outcome& outcome = listener.is_none() ? static_cast<Outcome&>(every) : ended;
+    const auto played = [&](auto& replicas) {
+        nb::object why = nb::none();
+        const auto run = [&] { Fleet(replicas, routing, keys, outcome).play(arrived, prompt, output, follows, told); };
+        if constexpr (requires { replicas[0].python; }) {  // nobody can play that again
+            try {
+                run();
+            } catch (const GiveUp& stopped) {
+                why = nb::str(stopped.what());
+            }
+        } else {
+            run();
+        }
+        nb::list counts;
+        for (const auto& replica : replicas) counts.append(counted(replica));
+        return nb::make_tuple(listener.is_none() ? every.columns() : ended.columns(), counts, why);
+    };
+    if (!made.is_none()) {
+        std::vector<AskedReplica> replicas;
+        replicas.reserve(py_replicas.size());
+        for (nb::handle from : py_replicas)
+            replicas.emplace_back(from.attr("replica"), made, times_at(from), samples_of(from), field<bool>(from, "steady"),
+                                  field<bool>(from, "ahead"));
+        return played(replicas);
+    }
+    std::vector<Replica> replicas;
+    for (nb::handle from : py_replicas) {
         const std::int64_t blocks = whole(from.attr("blocks"));
         if (blocks < 1) throw Refused("a cache has no block");
         const std::int64_t windowed = whole(from.attr("windowed")), window = whole(from.attr("window"));
@@ -201,34 +341,9 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         auto cache = cache_of(blocks, windowed, window, states, field<bool>(from, "reuses"), field<bool>(from, "radix"),
                               field<bool>(from, "by_use"), keys);
         auto policy = policy_of(from, *cache);
-        const auto most_exact = static_cast<std::size_t>(whole(from.attr("most_exact")));
-        replicas.emplace_back(std::move(cache), std::move(policy), times[at],
-                              Samples(most_exact, field<double>(from, "ratio")));
+        replicas.emplace_back(std::move(cache), std::move(policy), times_at(from), samples_of(from));
     }
-    if (replicas.empty()) throw Refused("there is no replica");
-    const Routing routing = routing_of(columns, py_routing, count, replicas.size());
-
-    // Columns of millions of rows: as few and as narrow as they can be.
-    std::vector<std::int32_t> replica(replicas.size() > 1 ? count : 0), restarts(count), cached(count);
-    std::vector<std::int64_t> came(follows.empty() ? 0 : count), scheduled(count), first(count), finished(count), waited(count);
-    const Outcome found{replica, restarts, cached, came, scheduled, first, finished, waited};
-    const auto told = [&](std::int64_t number) {
-        if (number >= 0 && !progress.is_none()) progress(number, count);
-        if (PyErr_CheckSignals()) throw nb::python_error();
-    };
-    Fleet(replicas, routing, keys, found).play(arrived, prompt, output, follows, told);
-    nb::dict rows;
-    if (!replica.empty()) rows["replica"] = array(std::move(replica));
-    if (!came.empty()) rows["arrived"] = array(std::move(came));
-    rows["restarts"] = array(std::move(restarts));
-    rows["cached"] = array(std::move(cached));
-    rows["scheduled"] = array(std::move(scheduled));
-    rows["first_token"] = array(std::move(first));
-    rows["finished"] = array(std::move(finished));
-    rows["waited"] = array(std::move(waited));
-    nb::list counts;
-    for (const Replica& replica : replicas) counts.append(counted(replica));
-    return nb::make_tuple(rows, counts);
+    return played(replicas);
 }
 
 }  // namespace
@@ -237,13 +352,14 @@ NB_MODULE(_serving, m) {
     m.doc() = "Serving in C++; see triosim.serving.native.";
     m.def(
         "play",
-        [](nb::object requests, nb::list replicas, nb::object routing, nb::object shape,
-           nb::object progress) -> nb::object {
+        [](nb::object requests, nb::list replicas, nb::object routing, nb::object shape, nb::object progress, nb::object made,
+           nb::object listener) -> nb::object {
             try {
-                return play(requests, replicas, routing, shape, progress);
+                return play(requests, replicas, routing, shape, progress, made, listener);
             } catch (const GiveUp&) {
                 return nb::none();
             }
         },
-        "requests"_a, "replicas"_a, "routing"_a, "shape"_a, "progress"_a.none());
+        "requests"_a, "replicas"_a, "routing"_a, "shape"_a, "progress"_a.none(),
+        "made"_a.none(), "listener"_a.none());
 }

@@ -20,11 +20,18 @@ namespace triosim::serving {
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_time = never - 1023;  // triosim.core.units.MOST_SUM
 
-// What becomes of each request, one place a row; see triosim.serving.fleet.Served.  There is no replica where there is
-// only one, and no arrival where it is as said.
-struct Outcome {
-    std::span<std::int32_t> replica, restarts, cached;
-    std::span<std::int64_t> arrived, scheduled, first_token, finished, waited;
+// When a step ends.
+inline std::int64_t sum(std::int64_t now, std::int64_t ticks) {
+    std::int64_t out = 0;
+    if (ticks < 0 || __builtin_add_overflow(now, ticks, &out) || out > most_time) throw GiveUp("too long");
+    return out;
+}
+
+// What becomes of each request; see triosim.serving.fleet.FleetRun.
+class Outcome {
+public:
+    virtual ~Outcome() = default;
+    virtual void ended(const Request& request, std::int64_t replica, std::int64_t now) = 0;
 };
 
 class Replica {
@@ -37,6 +44,8 @@ public:
     Samples gaps;
     std::int64_t outstanding = 0, steps = 0, busy = 0, tokens = 0, padding = 0;
     bool in_flight = false;
+
+    std::int64_t match(const Request& request) const { return cache->match(request); }
 
     void arrive(Request& request) {
         ++outstanding;
@@ -66,7 +75,7 @@ public:
         busy += ticks;
         ++steps;
         tokens += shape_.tokens;
-        padding += times_.padded(shape_.tokens) - shape_.tokens;
+        padding += times_.computed(shape_) - shape_.tokens;
         in_flight = true;
         see();
         return sum(now, ticks);
@@ -110,12 +119,6 @@ private:
     void see() {
         policy->waiting.insert(policy->waiting.end(), coming_.begin(), coming_.end());
         coming_.clear();
-    }
-
-    static std::int64_t sum(std::int64_t now, std::int64_t ticks) {
-        std::int64_t out = 0;
-        if (ticks < 0 || __builtin_add_overflow(now, ticks, &out) || out > most_time) throw GiveUp("too long");
-        return out;
     }
 
     void taken(std::int64_t now) {
@@ -192,15 +195,26 @@ struct Routing {
     std::int64_t slack = 0;
 };
 
+// Tokens of each request, in columns of either width.
+struct Counts {
+    std::span<const std::int64_t> wide;
+    std::span<const std::int32_t> narrow;
+
+    std::size_t size() const { return wide.size() + narrow.size(); }
+    std::int64_t operator[](std::size_t row) const { return narrow.empty() ? wide[row] : narrow[row]; }
+};
+
+// Of replicas whose policies are in C++, or of those whose policies Python has (serving_asked_replica.hpp).
+template <class AnyReplica>
 class Fleet {
 public:
-    Fleet(std::vector<Replica>& replicas, const Routing& routing, const BlockKeys& keys, const Outcome& out)
+    Fleet(std::vector<AnyReplica>& replicas, const Routing& routing, const BlockKeys& keys, Outcome& out)
         : replicas_(replicas), routing_(routing), keys_(keys), out_(out) {}
 
     // Columns of the requests: see triosim.serving.requests.RequestTable.  Told now and then how many have arrived.
     void play(
-        std::span<const std::int64_t> arrived, std::span<const std::int64_t> prompt,
-        std::span<const std::int64_t> output, std::span<const std::int64_t> follows,
+        std::span<const std::int64_t> arrived, const Counts& prompt, const Counts& output,
+        std::span<const std::int64_t> follows,
         const std::function<void(std::int64_t)>& told) {
         const auto count = static_cast<std::int64_t>(arrived.size());
         std::vector<std::int64_t> next_of, follower;  // who waits for whom: a list for each row
@@ -234,7 +248,8 @@ public:
                 const std::int64_t at = ends.top().second;
                 ends.pop();
                 replicas_[at].end(now, [&](Request& request) {
-                    finish(request, now);
+                    out_.ended(request, at, now);
+                    unused_.push_back(&request);
                     if (follows.empty()) return;
                     for (std::int64_t row = follower[request.row]; row >= 0; row = next_of[row]) {
                         std::int64_t when = 0;
@@ -263,8 +278,8 @@ public:
                 request.end = prompt[row] + output[row];
                 request.keys = request.end / keys_.size;
                 request.shared = std::min(keys_.shared(request), request.keys);
+                if constexpr (requires { replicas_[0].known(request); }) replicas_[0].known(request);
                 const std::int64_t at = route(request);
-                if (!out_.replica.empty()) out_.replica[row] = static_cast<std::int32_t>(at);
                 replicas_[at].arrive(request);
                 touch(at);
                 if (number % 1024 == 0) told(number);
@@ -279,7 +294,7 @@ public:
             }
             starts.clear();
         }
-        for (const Replica& replica : replicas_)
+        for (const AnyReplica& replica : replicas_)
             if (replica.outstanding) throw GiveUp("nobody is scheduled for ever");
     }
 
@@ -296,18 +311,6 @@ private:
         request->held = std::move(held);
         request->held_windowed = std::move(windowed);
         return *request;
-    }
-
-    void finish(Request& request, std::int64_t now) {
-        const std::int64_t row = request.row;
-        if (!out_.arrived.empty()) out_.arrived[row] = request.arrived;
-        out_.scheduled[row] = request.scheduled;
-        out_.first_token[row] = request.first_token;
-        out_.finished[row] = now;
-        out_.waited[row] = request.waited;
-        out_.restarts[row] = static_cast<std::int32_t>(request.restarts);
-        out_.cached[row] = static_cast<std::int32_t>(request.cached);
-        unused_.push_back(&request);
     }
 
     std::int64_t route(const Request& request) {
@@ -330,7 +333,7 @@ private:
         std::pair<std::int64_t, std::int64_t> score;
         for (std::int64_t at = 0; at < count; ++at) {
             if (load(at) > load(least) + routing_.slack) continue;
-            const std::pair own(replicas_[at].cache->match(request), -load(at));
+            const std::pair own(replicas_[at].match(request), -load(at));
             if (best < 0 || own > score) {
                 best = at;
                 score = own;
@@ -339,10 +342,10 @@ private:
         return best;
     }
 
-    std::vector<Replica>& replicas_;
+    std::vector<AnyReplica>& replicas_;
     const Routing& routing_;
     const BlockKeys& keys_;
-    const Outcome& out_;
+    Outcome& out_;
     std::deque<Request> requests_;  // which stay where they are
     std::vector<Request*> unused_;
     KeyTable<std::int64_t> homes_;

@@ -20,6 +20,7 @@ struct Request {
     std::int32_t run = -1;  // idle blocks that it let go when it gave way, as long as ``let_go`` is that run's number
     std::int64_t let_go = 0, keyed = 0;  // which run that was, and how many of its blocks, from the first, had a key
     std::vector<std::int32_t> held, held_windowed;  // blocks, or pieces of text, by number
+    struct _object* python = nullptr;  // its object, where Python has the policy
 
     std::int64_t lacks() const { return known - computed; }
     std::int64_t remaining() const { return end - known; }

@@ -21,7 +21,7 @@ struct Shape {
 // See triosim.serving.model_times.StepTables.
 struct Tables {
     std::span<const double> tokens, decodes, prefill;
-    std::span<const std::int64_t> sequences, keys, chunks, cached;
+    std::span<const std::int64_t> sequences, keys, chunks, cached, graph_sizes;
     std::int64_t graph_tokens = 0, host = 0, gap = 0, host_sequence = 0, gap_sequence = 0;
     bool one_call = false;
 };
@@ -41,7 +41,7 @@ public:
         if (!tables_) return asked_.ticks(step);
         if (step.chunks.empty()) return decodes(step.decodes, step.context);
         const Tables& own = *tables_;
-        const std::int64_t tokens = padded(step.tokens);
+        const std::int64_t tokens = computed(step);
         if (own.one_call || tokens >= static_cast<std::int64_t>(own.tokens.size())) return asked_.ticks(step);
         double total = own.tokens[tokens];
         if (step.decodes) total += decode(row(step.decodes), mean(step));
@@ -69,7 +69,18 @@ public:
         return with_host(own.base + rounded(decode(own, length)), count);
     }
 
+    // Of graphs of decodes alone prompts take none.
+    std::int64_t computed(const Shape& step) {
+        const bool none = tables_ && !tables_->graph_sizes.empty() && !step.chunks.empty();
+        return none ? step.tokens : padded(step.tokens);
+    }
+
     std::int64_t padded(std::int64_t tokens) {
+        if (tables_ && !tables_->graph_sizes.empty()) {
+            const auto sizes = tables_->graph_sizes;
+            const auto at = std::lower_bound(sizes.begin(), sizes.end(), tokens);
+            return at == sizes.end() ? tokens : *at;
+        }
         if (tables_) {
             if (tokens > tables_->graph_tokens) return tokens;
             if (tokens <= 4) return tokens == 3 ? 4 : tokens;

@@ -147,7 +147,7 @@ def test_every_page_is_in_the_navigation() -> None:
 OTHERS = {
     "--activation-func-fp8-input-store",
     "--clock-control", "--csv", "--window-size", "--cuda-graph-scope", "--format", "--make-vocab-size-divisible-by",
-    "--moe-pad-expert-input-to-capacity",
+    "--all2all-backend", "--moe-a2a-backend", "--moe-pad-expert-input-to-capacity",
     "--muon-tp-mode", "--overlap-param-gather", "--query-gpu", "--stream-interval",
 }  # fmt: skip
 """Options of other programs that pages name."""

@@ -104,7 +104,7 @@ def test_steady_decoding_played_at_once_changes_nothing(
     for steady in (True, False):
         fleet = fleet_of(engine, 3)
         for one in fleet:
-            one._steady &= steady
+            one.steady &= steady
         plan = AutoscalingPlan(target, 1, f"{every}ms", "50ms")
         served = serve(table, fleet, mtbf_s=mtbf, repair=9 * MS, cold=4 * MS, autoscaling=plan)
         assert served.history is not None

@@ -122,7 +122,7 @@ def _fleet(
         for number in range(sum(counts))
     ]
     for one in fleet:
-        one._steady &= steady
+        one.steady &= steady
     places = {number: ReplicaPlacement(number, 1, 1, 4, 2, 500.0) for number in range(len(fleet))}
     routes = None if link is None else Routes(system(devices=len(fleet), link=link, latency=latency))
     prefill, decode = fleet[: counts[0]], fleet[counts[0] :]
@@ -310,6 +310,7 @@ def test_several_models_in_a_fleet(tmp_path: Path) -> None:
     [
         ('link = "50GB/s"', 'device = "H100-SXM5-80GB"', "leave device and devices out"),
         ("[network]", "[net]", "unknown option 'net'"),
+        ('link = "50GB/s"\n', "", "network: it has no link"),
         ('role = "decode"', 'role = "both"', "roles both, prefill"),
         ('role = "decode"', 'role = "some"', "role 'some' is not known"),
         ('order = "decode-first"', 'order = "first"', "order 'first' is not known"),

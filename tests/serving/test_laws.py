@@ -123,7 +123,7 @@ def test_steady_decoding_played_at_once_changes_nothing(
             for n in range(number)
         ]
         for one in fleet:
-            one._steady &= steady
+            one.steady &= steady
         runs.append(_columns(serve(table, *fleet, router=router)))
     assert runs[0] == runs[1]
 

@@ -134,6 +134,50 @@ def test_exchanges_are_those_of_training(machine: triosim.System) -> None:
     assert float(between.all_to_all(np.array([size]), 1)[0]) == 0
 
 
+def test_what_is_gathered_and_scattered_passes_each_link_twice(machine: triosim.System) -> None:
+    between = times(pool(machine, 8)).communication
+    size = np.array([2.0**28])
+    both = float(between.gather_and_scatter(size, size, 8)[0])
+    assert 2 * size[0] * 7 / 8 / 450e9 < both < 2 * 2 * size[0] * 7 / 8 / 450e9
+    assert float(between.gather_and_scatter(size, size, 1)[0]) == 0
+    assert float(between.gather_and_scatter(size / 2, size, 8)[0]) < both
+
+
+def test_tokens_of_few_experts_are_sent_sooner_than_gathered(machine: triosim.System) -> None:
+    """Each token of one expert goes to one device of eight, where gathering takes it to all."""
+    found = {}
+    for exchange in ("gather", "all-to-all"):
+        own = times(pool(machine, 8, engine_options={"expert-exchange": exchange}))
+        experts = own.kernels.model.experts
+        assert experts is not None
+        found[exchange] = own._moved([4096] * 8)
+    assert found["all-to-all"] < found["gather"]  # six of eight ways at most, and not all of them
+
+
+def test_gathered_rows_are_filled_up_in_graphs(machine: triosim.System) -> None:
+    own = times(pool(machine, 4))
+    assert own._moved([100, 1, 1, 1]) == own._moved([104] * 4)
+    assert own._moved([4000, 1, 1, 1]) < own._moved([4000] * 4)  # no graph: as many as there are
+
+
+def test_decodes_of_all_ranks_fill_the_graph_of_the_fullest(machine: triosim.System) -> None:
+    sized = times(pool(machine, engine="trtllm", engine_options={"graph-sizes": "1/2/4/8/64"}))
+    plain = times(pool(machine, engine="trtllm"))
+    few = StepShape(1, (), 1, 800, 1)
+    assert sized.ticks([DECODE, few, few, few]) > plain.ticks([DECODE, few, few, few])
+    beyond = StepShape(65, (), 65, 65 * 800, 65)
+    assert sized.own.padded(65) == 65
+    assert sized.own.padded(9) == 64
+    assert sized.own.computed(PROMPT) == 512
+    assert sized.ticks([beyond] * 4) <= plain.ticks([beyond] * 4)  # 72 rows of vLLM's sizes
+
+
+@pytest.mark.parametrize("sizes", ["4/2", "a", "0/1", "1//2", "1/1"])
+def test_sizes_of_graphs_ascend(machine: triosim.System, sizes: str) -> None:
+    with pytest.raises(InputError, match=r"graph-sizes .*: give whole numbers above zero that ascend"):
+        times(pool(machine, engine_options={"graph-sizes": sizes}))
+
+
 def test_a_fleet_whose_ranks_decode_what_others_prefill(machine: triosim.System, tmp_path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from tests.serving.fleets import MS, Linear, blocks, replica
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
+from triosim.core.units import MOST_SUM
 from triosim.hardware import catalog
 from triosim.serving import native, quantiles
 from triosim.serving.engines.vllm import Vllm
@@ -22,7 +25,7 @@ from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.kv_cache import EVICTIONS, KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes
-from triosim.serving.policy import ENGINES
+from triosim.serving.policy import ENGINES, Batch
 from triosim.serving.quantiles import Samples
 from triosim.serving.replica import PolicyError, Replica
 from triosim.serving.requests import PromptHashes, RequestTable
@@ -33,9 +36,9 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler was 
 
 
 @cache
-def model_times(device: str = "H100-SXM5-80GB", host_ms: float = 0.0) -> ModelTimes:
+def model_times(device: str = "H100-SXM5-80GB", host_ms: float = 0.0, graphs: tuple[int, ...] = ()) -> ModelTimes:
     kernels = ServingKernels(served_model("llama-3-8b"), catalog.accelerator(device), PRECISIONS["bf16"])
-    return ModelTimes(kernels, host_s=host_ms / 1e3, gap_s=1e-6)
+    return ModelTimes(kernels, host_s=host_ms / 1e3, gap_s=1e-6, graph_sizes=graphs)
 
 
 @st.composite
@@ -126,7 +129,8 @@ def cases(draw: st.DrawFn) -> Case:
     tokens = draw(st.sampled_from([1, 4, 16]))
     room = draw(st.sampled_from([200, 260, 500, 4000]))
     caching = draw(st.sampled_from(["none", *(f"{how} {which}" for how in ("hash", "radix") for which in EVICTIONS)]))
-    times = draw(st.sampled_from([Linear(), Linear(MS, 0, 0), model_times(), model_times("A100-SXM4-80GB", 8.0)]))
+    known = [Linear(), Linear(MS, 0, 0), model_times(), model_times("A100-SXM4-80GB", 8.0)]
+    times = draw(st.sampled_from([*known, model_times(graphs=(1, 3, 11))]))
     running = draw(st.sampled_from([1, 3, 200]))
     windows = [LayerGroups(2, 1, 30), LayerGroups(1, 3, 16), LayerGroups(1, 2, 1)]
     groups = draw(st.sampled_from([None, *windows])) if engine == "vllm" else None
@@ -177,6 +181,27 @@ def test_the_core_plays_as_python_does(table: RequestTable, case: Case) -> None:
     if not fits(table, case):
         return
     assert outcome(table, case, core=True) == outcome(table, case, core=False)
+
+
+@given(tables(), cases(), st.sampled_from(["", "lightllm", "vllm-2023", "faster-transformer", "by priority"]))
+def test_policies_that_python_has_are_asked_alike(table: RequestTable, case: Case, engine: str) -> None:
+    if engine == "by priority":
+        ranks = np.arange(len(table)) * 7 % 3
+        table, case = replace(table, priority=ranks), replace(case, engine="vllm", options={"priority": True})
+    elif engine:
+        tokens = 1 if engine == "lightllm" else case.tokens
+        case = replace(case, engine=engine, options={}, tokens=tokens, groups=None, states=0)
+    expected = outcome(table, case, core=False) if fits(table, case) else None
+    if expected is None:
+        return
+    played = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "ENGINES", ())
+        real = native._native.play
+        patch.setattr(native, "_native", SimpleNamespace(play=lambda *args: played.append(args) or real(*args)))
+        found = outcome(table, case, core=True)
+    assert found == expected
+    assert len(played) == 1
 
 
 @pytest.mark.parametrize("engine", native.ENGINES)
@@ -270,10 +295,70 @@ def test_what_the_core_does_not_know_is_left_to_python() -> None:
     assert not played(told_of)
 
 
-def test_who_is_never_scheduled_is_named_as_ever() -> None:
+@pytest.mark.parametrize("policy", [Vllm, Mine])
+def test_who_is_never_scheduled_is_named_as_ever(policy: type[Vllm]) -> None:
     table = RequestTable.of([0.0], [50], [4])
     with pytest.raises(PolicyError, match="schedules nobody"):
-        play(table, [replica("vllm", max_tokens=0)], ROUTERS.get("round-robin")())
+        play(table, [replica(policy(max_tokens=0))], ROUTERS.get("round-robin")())
+
+
+class Answers(Vllm):
+    """Answers what it was given a function for, once somebody runs."""
+
+    def schedule(self) -> Batch:
+        step = super().schedule()
+        return WRONG[self.wrong](step) if step else step
+
+
+WRONG: dict[str, Callable[[Batch], Any]] = {
+    "twice": lambda step: step + step,
+    "more than it lacks": lambda step: [(request, count + 1) for request, count in step],
+    "none": lambda step: [(request, 0) for request, _ in step],
+    "a part": lambda step: [(request, count / 2) for request, count in step],
+    "three": lambda step: [(request, count, 1) for request, count in step],
+    "no list": lambda step: 7,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_broken_rule_is_named_as_python_names_it(wrong: str) -> None:
+    def said(core: bool) -> str:
+        policy = Answers()
+        policy.wrong = wrong  # type: ignore[attr-defined]
+        with pytest.raises((PolicyError, ValueError, TypeError)) as error:
+            play(RequestTable.of([0.0], [51], [4]), [replica(policy)], ROUTERS.get("round-robin")(), core=core)
+        return str(error.value)
+
+    if wrong == "a part":  # which Python would go on with
+        assert "a whole number of tokens" in said(True)
+    else:
+        assert said(True) == said(False)
+
+
+def test_numbers_of_numpy_and_lists_are_pairs_too() -> None:
+    class Lists(Vllm):
+        def schedule(self) -> Batch:
+            return tuple([request, np.int64(count)] for request, count in super().schedule())  # type: ignore[return-value]
+
+    table = RequestTable.of([0.0, 0.001], [51, 20], [4, 7])
+    found, expected = (play(table, [replica(one)], ROUTERS.get("round-robin")()) for one in (Lists(), Vllm()))
+    assert told(found) == told(expected)
+
+
+def test_a_run_that_is_too_long_is_refused_whoever_plays() -> None:
+    table = RequestTable.of([0.0], [51], [40])
+    for policy in (Vllm(), Mine()):
+        with pytest.raises(InputError, match="106 days"):
+            play(table, [replica(policy, times=Linear(MOST_SUM // 20))], ROUTERS.get("round-robin")())
+
+
+def test_errors_of_a_policy_come_through() -> None:
+    class Fails(Vllm):
+        def schedule(self) -> Batch:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        play(RequestTable.of([0.0], [5], [4]), [replica(Fails())], ROUTERS.get("round-robin")())
 
 
 def test_errors_of_step_times_come_through() -> None:

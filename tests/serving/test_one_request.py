@@ -83,8 +83,16 @@ def test_what_an_engine_leaves_between_steps_and_around_them_is_in_a_request() -
     one, two = found(), found("--engine-option", "model-runner=2")
     assert one["tpot_s"] - two["tpot_s"] == pytest.approx(0.3e-3)
     assert one["breakdown_s"]["prompt"]["front"] == FRONT_S
-    assert "front" in run("infer", "llama-3-8b", "--device", H100, "--prompt", "9", "--output", "2").stdout
+    shown = run("infer", "llama-3-8b", "--device", H100, "--prompt", "9", "--output", "2").stdout
+    assert "HTTP, tokenizer           5 ms" in shown
+    assert "host, device waits" in shown
+    assert found("--front-time", "0")["ttft_s"] == pytest.approx(one["ttft_s"] - FRONT_S)
+    few = ("infer", "llama-3-8b", "--device", H100)
+    assert "has no unit" in run(*few, "--prompt", "9", "--output", "2", "--front-time", "5", code=2).stderr
+    assert "is of one request with its cache" in run(*few, "--front-time", "5ms", code=2).stderr
     assert found("--host", "large-model")["breakdown_s"]["prompt"]["front"] == 0
+    bound = run(*few, "--prompt", "9", "--output", "2", "--host", "large-model").stdout
+    assert bound.count("the host binds, of whose time no interval is known") == 3
 
 
 def test_decoding_is_bound_by_bytes() -> None:

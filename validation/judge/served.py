@@ -83,6 +83,8 @@ def predicted(row: ServedRow) -> dict[str, float]:
             int(row.prompt), int(row.output), float(share or 0.9),
         )  # fmt: skip
         engine |= {"max-running": str(most), "max-tokens": str(tokens)}
+        if row.version == "1.2":
+            engine["graph-sizes"] = trtllm_bench.GRAPH_SIZES
     pool = Pool(
         row.model, machine, engine=row.engine, engine_options=engine, tensor_parallel=row.devices,
         attention_ranks=row.ranks, weights=row.weights, kv_cache=row.kv,

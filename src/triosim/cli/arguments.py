@@ -221,6 +221,11 @@ class InferOptions(Options):
     engine_option: list[str] | None = _option(
         REQUEST, "--engine-option", "NAME=VALUE", "Of the engine, as model-runner=2; repeatable."
     )
+    front_time: str | None = _option(
+        REQUEST, "--front-time", "TIME",
+        "HTTP, tokenizer and messages around the engine, before the first token (default 5ms of vllm, sglang and "
+        "trtllm, 0s of others).",
+    )  # fmt: skip
     state_cache: str | None = _option(
         REQUEST, "--state-cache", "TYPE",
         "Of states of fixed size (Mamba-2, ...): bf16, fp16 or fp32 (default: as the configuration says, or bf16).",

@@ -51,10 +51,16 @@ def _train(options: TrainOptions) -> None:
     return post_training(options)
 
 
+OF_REQUESTS = frozenset({
+    "pim", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option", "front_time",
+})  # fmt: skip
+"""Fields of the options that say something of a request with its cache alone."""
+
+
 def _infer(options: InferOptions) -> None:
     if (options.prompt, options.output) == (None, None):
         for name, option in given(options):
-            if name in ("pim", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option"):
+            if name in OF_REQUESTS:
                 raise InputError(f"{option} is of one request with its cache: give --prompt and --output as well")
         return _predict(options, False)
     from triosim.cli.request import request

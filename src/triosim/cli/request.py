@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from triosim.serving.pim import PimReport
 
 TAKEN = frozenset({
-    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option", "pim",
-    "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices", "topology",
-    "topology_option", "shape", "link", "latency", "host_link", "pool_link", "routing", "routing_option", "power_cap",
-    "clock", "find", "slowdown", "json",
+    "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option",
+    "front_time", "pim", "batch_size", "tp", "pp", "ep", "host", "idle_ok", "system", "nodes", "device", "devices",
+    "topology", "topology_option", "shape", "link", "latency", "host_link", "pool_link", "routing", "routing_option",
+    "power_cap", "clock", "find", "slowdown", "json",
 })  # fmt: skip
 """Fields of the options that a request reads; the others say something of a step."""
 
@@ -35,6 +35,7 @@ def request(options: InferOptions) -> None:
     from triosim.cli.predict import named_system
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
+    from triosim.core.units import parse_latency
     from triosim.serving.model import default_weights
     from triosim.serving.one_request import least_energy_request, one_request
     from triosim.serving.pim import ATTENTION
@@ -72,6 +73,7 @@ def request(options: InferOptions) -> None:
         pim=options.pim or ATTENTION,
         power_cap_w=cap_w,
         clock_hz=clock_hz,
+        front_s=None if options.front_time is None else parse_latency(options.front_time, "--front-time"),
     )
     prompt, output = options.prompt, options.output
 
@@ -126,6 +128,10 @@ def check_pim(pim: str, system: System) -> None:
         )
 
 
+NAMES = {"host": "host, device waits", "front": "HTTP, tokenizer"}
+"""Of parts, where a word does not say what they are."""
+
+
 def summary(found: OneRequest) -> list[str]:
     """Lines for the terminal."""
     from triosim.core.units import format_bytes, format_count, format_time
@@ -152,7 +158,10 @@ def summary(found: OneRequest) -> list[str]:
     for part in found.breakdown_s["prompt"]:
         values = [table[part] for table in found.breakdown_s.values()]
         if any(values):
-            lines.append(f"{part.replace('_', ' '):18}" + "".join(f"{format_time(value):>12}" for value in values))
+            lines.append(
+                f"{NAMES.get(part, part.replace('_', ' ')):18}"
+                + "".join(f"{format_time(value):>12}" for value in values)
+            )
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
     if (used := found.energy) is not None:
@@ -178,6 +187,8 @@ def summary(found: OneRequest) -> list[str]:
 def _between(ends: tuple[float, float] | None) -> str:
     from triosim.core.units import format_time
 
+    if ends is not None and ends[0] == ends[1]:
+        return " (the host binds, of whose time no interval is known)"
     return "" if ends is None else f" (90 % between {format_time(ends[0])} and {format_time(ends[1])})"
 
 

@@ -118,7 +118,8 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
         words = (
             f"{found.rate:.4g} requests/s is the highest rate that keeps them" if found.rate else "no rate keeps them"
         )
-        print(f"goals           {', '.join(map(str, goals))}: {words}")
+        shown = "" if found.rate else "; this is the lowest that was tried"
+        print(f"goals           {', '.join(map(str, goals))}: {words}{shown}")
         if found.rate and not found.lasting:
             talks = int((table.follows < 0).sum())
             all_ = f"{talks:,} conversations" if talks < len(table) else f"{talks:,} requests"

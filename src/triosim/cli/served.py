@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container
 from dataclasses import Field, fields
 from pathlib import Path
@@ -89,7 +90,7 @@ def _pool(
     power: tuple[float | None, float | None],
 ) -> Pool:  # fmt: skip
     """Replicas of one role, from device ``first`` on; ``power`` is what each device may draw, and its clock."""
-    from triosim.core.units import parse_time
+    from triosim.core.units import parse_latency, parse_time
     from triosim.serving.availability import parse_mtbf
     from triosim.serving.model import default_weights
     from triosim.serving.pool import Pool, default_engine
@@ -129,8 +130,8 @@ def _pool(
         cold_start=options.cold_start or "host",
         mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
         repair_s=parse_time(options.repair or "0", "--repair"),
-        host_s=parse_time(options.host_time, "--host-time"),
-        front_s=None if options.front_time is None else parse_time(options.front_time, "--front-time"),
+        host_s=parse_latency(options.host_time, "--host-time"),
+        front_s=None if options.front_time is None else parse_latency(options.front_time, "--front-time"),
         step_times=options.step_times or "",
         power_cap_w=cap_w,
         clock_hz=clock_hz,
@@ -194,6 +195,8 @@ def requests_of(options: ServeOptions) -> RequestTable:
     asked, arrivals, lengths = options.requests, options.arrivals, options.lengths
     if asked is not None and not asked.isdigit():
         if not os.path.exists(asked):
+            if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", asked):
+                raise InputError(f"--requests {asked}: give a whole number from 1 up, or a file of requests")
             raise InputError(f"--requests {no_such_file(asked)} (give a file of requests, or their number)")
         if arrivals is not None or lengths is not None:
             raise InputError(
@@ -248,6 +251,11 @@ def _system(options: ServeOptions, at_least: int, apart: bool) -> System:
         if catalog.device_link(model) is None:
             link = model.host_link or None  # CPUs and chips with memory of their own have none either
 
+    if options.device is not None and "," in options.device and not os.path.exists(options.device):
+        raise InputError(
+            f"--device {quoted(options.device)}: kinds of devices to choose from are of --find fleet: give that too, "
+            "or one device"
+        )
     if options.system is None and options.device is None:
         raise InputError("name a --system or a --device to serve on, as --device H100-SXM5-80GB")
     return machine.system(

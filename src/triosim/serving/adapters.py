@@ -178,6 +178,10 @@ class AdaptedTimes(StepTimes):
     plan: AdapterPlan
     _seen: dict[tuple[int, int], int] = field(init=False, repr=False, default_factory=dict)
 
+    def computed(self, step: StepShape) -> int:
+        """As of the steps without."""
+        return self.base.computed(step)
+
     def padded(self, tokens: int) -> int:
         """As the base."""
         return self.base.padded(tokens)

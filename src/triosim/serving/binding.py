@@ -107,6 +107,10 @@ def _emulated(pool: Pool) -> str:
 
 def _presses(served: FleetRun, replicas: slice) -> bool:
     """Whether requests of these replicas gave way, or queued for long."""
+    if (sketch := served.sketch) is not None:
+        there = float(sketch.took[replicas].sum())
+        gave_way = bool(sketch.restarts[replicas].any())
+        return gave_way or (there > 0 and float(sketch.queued[replicas].sum()) / there >= QUEUES)
     mine = (served.replica >= replicas.start) & (served.replica < replicas.stop)
     if not mine.any() or served.restarts[mine].any():
         return bool(mine.any())

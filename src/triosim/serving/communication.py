@@ -61,7 +61,7 @@ class ReplicaCommunication:
     moved: float = 0.0
     kernels: str = ""
     _seconds: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
-    _exchanges: dict[int, NDArray[np.float64]] = field(init=False, repr=False, default_factory=dict)
+    _exchanges: dict[tuple[str, int], NDArray[np.float64]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         needed = self.first + self.tensor_parallel * self.stages
@@ -88,11 +88,25 @@ class ReplicaCommunication:
         """Seconds of exchanges among so many devices from the replica's first on, each of which sends so many bytes."""
         if devices == 1:
             return np.zeros(len(sizes))
-        if devices not in self._exchanges:
+        return self._between(sizes, self._played("all_to_all", devices))
+
+    def gather_and_scatter(
+        self, gathered: NDArray[np.float64], scattered: NDArray[np.float64], devices: int
+    ) -> NDArray[np.float64]:
+        """Seconds of gathering so many bytes, all parts together, on each of so many devices, and of adding up as many
+        on all and leaving each its part."""
+        if devices == 1:
+            return np.zeros(len(gathered))
+        there = self._between(gathered, self._played("all_gather", devices))
+        return there + self._between(scattered, self._played("reduce_scatter", devices))
+
+    def _played(self, kind: str, devices: int) -> NDArray[np.float64]:
+        """Seconds of a collective at :data:`SIZES`."""
+        if (kind, devices) not in self._exchanges:
             group = self._group(list(range(self.first, self.first + devices)))
             whole = np.maximum(SIZES, devices).astype(np.int64)
-            self._exchanges[devices] = np.array([self._alone("all_to_all", group, int(size)) for size in whole])
-        return self._between(sizes, self._exchanges[devices])
+            self._exchanges[kind, devices] = np.array([self._alone(kind, group, int(size)) for size in whole])
+        return self._exchanges[kind, devices]
 
     def _between(self, sizes: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of sizes between those that were played."""

@@ -21,7 +21,7 @@ from triosim.hardware.system import System
 from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
 from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, each_moved, intervals
-from triosim.serving.metrics import ServingMetrics, Slo, measure
+from triosim.serving.metrics import ServingMetrics, Slo, measure, request_sketch
 from triosim.serving.model import ServedModel
 from triosim.serving.policy import part
 from triosim.serving.pool import AnyModel, Pool, weight_bytes
@@ -256,7 +256,8 @@ def serve(
 
         recorder = RunRecorder()
     requests = _of_steps(own, requests)
-    served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced, recorder)
+    measured = slo, tpot
+    served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced, recorder, measured)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
     per_hour = dollars_per_hour(own, _there(served, metrics.duration_s))
@@ -267,7 +268,7 @@ def serve(
     if interval or (interval is None and len(requests) <= FEW and not own.measured):
         moved = []
         for errors in each_moved(2 if own.disaggregated else max(pool.size for pool in own.pools)):
-            again, _ = _played(own, models, requests, errors, None)
+            again, _ = _played(own, models, requests, errors, None, measured=measured)
             moved.append(measure(again, (), tpot).named())
         found = intervals(metrics.named(), moved)
     record = None if recorder is None else recorder.record()
@@ -366,8 +367,9 @@ def _played(
     progress: Progress | None,
     priced: PricedPools | None = None,
     recorder: RunRecorder | None = None,
+    measured: tuple[Sequence[Slo], str] = ((), "standard"),
 ) -> tuple[FleetRun, tuple[ReplicaMemory | None, ...]]:
-    """A run, and the memory of each pool."""
+    """A run, and the memory of each pool; ``measured``: goals and TPOT of which it is asked afterwards."""
     replicas: list[Replica] = []
     memories: list[ReplicaMemory | None] = []
     by_role: dict[tuple[str, str], list[Replica]] = {}
@@ -417,7 +419,7 @@ def _played(
     front = picoseconds(max(front_seconds(pool) for pool in own.pools), "the time before the engine")
     played = play(
         requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available, sharing=sharing,
-        front=front,
+        front=front, sketch=None if recorder else request_sketch(requests, *measured, len(replicas), front),
     )  # fmt: skip
     return played, tuple(memories)
 

@@ -20,14 +20,16 @@ from triosim.core.errors import InputError
 from triosim.core.garbage import collection_paused
 from triosim.core.units import MOST_SUM
 from triosim.serving import native
+from triosim.serving.kv_cache import KVCache
 from triosim.serving.quantiles import Samples
-from triosim.serving.replica import Replica
+from triosim.serving.replica import Replica, TooLong
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import RequestRouter
 
 if TYPE_CHECKING:
     from triosim.serving.availability import Availability, FleetHistory
     from triosim.serving.disaggregation import KVCacheTransfer
+    from triosim.serving.request_sketch import RequestSketch
     from triosim.serving.tiers import TierTraffic
     from triosim.serving.time_sharing import TimeSharing
 
@@ -35,6 +37,10 @@ Progress = Callable[[int, int], None]
 """Given the requests that are done and all of them."""
 
 _NEVER = 2 * MOST_SUM
+_ROWS = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "displaced", "cached")
+"""What is kept of a request that has ended."""
+MOST_KEPT = 4096
+"""Requests that have ended and are kept as objects."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,8 @@ class FleetRun:
         swapping: picoseconds that took.
         joules: that the devices of each replica drew while they computed, by
             :data:`triosim.serving.request_energy.JOULES`; None where nobody counted them.
+        sketch: what was added up of requests in place of ``scheduled``, ``first_token``, ``finished``, ``waited`` and
+            ``restarts``, which have no row then; None where all have.
     """
 
     requests: RequestTable
@@ -124,13 +132,14 @@ class FleetRun:
     swaps: int = 0
     swapping: int = 0
     joules: tuple[NDArray[np.float64] | None, ...] = ()
+    sketch: RequestSketch | None = None
 
 
 def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
     progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
     tiers: TierTraffic | None = None, availability: Availability | None = None, sharing: TimeSharing | None = None,
-    front: int = 0,
+    front: int = 0, sketch: RequestSketch | None = None,
 ) -> FleetRun:  # fmt: skip
     """Serve all requests.
 
@@ -146,6 +155,7 @@ def play(
         sharing: which take turns on the same devices, if some do; with nothing of these.
         front: picoseconds between clients and engines, there and back: a client sees tokens, and asks again, so much
             later.
+        sketch: told of requests as they end, where C++ plays; no rows of their times are kept then.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
@@ -160,24 +170,44 @@ def play(
         known = (
             replace(table, arrived=np.where(follows, table.arrived + front, table.arrived)) if follows.any() else table
         )
-        found = _play(known, replicas, groups, progress, core, tiers, availability, sharing, front)
+        found = _play(known, replicas, groups, progress, core, tiers, availability, sharing, front, sketch)
         for column in (found.first_token, found.finished):  # of millions: nobody else has them yet
             column += front
         return replace(found, requests=table)
-    return _play(table, replicas, groups, progress, core, tiers, availability, sharing, 0)
+    return _play(table, replicas, groups, progress, core, tiers, availability, sharing, 0, sketch)
 
 
 def _play(
     table: RequestTable, replicas: Sequence[Replica], groups: Sequence[ReplicaGroup], progress: Progress | None,
     core: bool, tiers: TierTraffic | None, availability: Availability | None, sharing: TimeSharing | None, front: int,
+    sketch: RequestSketch | None,
 ) -> FleetRun:  # fmt: skip
     """As engines see it."""
-    if core and availability is None and sharing is None and len(groups) == 1 and groups[0].hand_over is None:
-        played = native.play(table, replicas, groups[0].router, progress)
+    alone = tiers is None and availability is None and sharing is None
+    if core and alone and len(groups) == 1 and groups[0].hand_over is None:
+        told = None if sketch is None else sketch.add
+        played = native.play(table, replicas, groups[0].router, progress, _made(table, replicas[0].cache), told)
         if played is not None:
-            none = np.zeros(len(table), np.int64)  # replicas that come and go are played here
-            return _served(table, replicas, {**played.rows, "displaced": none})
+            none = np.broadcast_to(np.int64(0), table.arrived.shape)  # replicas that come and go are played here
+            left_out = dict.fromkeys(_ROWS, np.zeros(0, np.int64)) if sketch is not None else {}
+            rows = {**left_out, "arrived": table.arrived, **played.rows, "displaced": none}
+            return _served(table, replicas, rows, sketch=sketch)
     return _Run(table, replicas, groups, progress, tiers, availability, sharing, front).served()
+
+
+def _made(table: RequestTable, cache: KVCache) -> native.MadeRequest:
+    """Makes the object of a request when it arrives."""
+    keys: list[Sequence[int]] = []
+
+    def request(row: int, number: int, now: int, prompt: int, output: int) -> Request:
+        if cache.reuses and not keys:
+            keys.extend(block_keys(table, cache.block_tokens))
+        priority = 0 if table.priority is None else int(table.priority[row])
+        return Request(
+            row, number, now, prompt, output, int(table.session[row]), keys[row] if cache.reuses else (), priority
+        )
+
+    return request
 
 
 class _Run:
@@ -208,7 +238,8 @@ class _Run:
         self.followers: dict[int, list[int]] = {}
         for row in np.flatnonzero(table.follows >= 0).tolist():
             self.followers.setdefault(int(table.follows[row]), []).append(row)
-        self.live: list[Request | None] = [None] * len(table)
+        self.rows = {name: np.zeros(len(table), np.int64) for name in _ROWS}
+        self.ended: list[Request] = []  # that are not among the rows yet
         self.chosen = np.zeros(len(table), np.int64)
         first = np.flatnonzero(table.follows < 0).tolist()
         self.arrivals = [(self.delays[row], row) for row in first]  # ascending, and so a heap
@@ -338,9 +369,7 @@ class _Run:
         for replica in replicas:
             while (end := replica.start(now, horizon)) >= 0:
                 if end > MOST_SUM:
-                    raise InputError(
-                        "the run is longer than the 106 days that can be counted in picoseconds: serve less"
-                    )
+                    raise TooLong
                 heapq.heappush(self.ends, (end, replica.number))
                 if replica.stages == 1:
                     break
@@ -380,7 +409,7 @@ class _Run:
         some = group.replicas[0].cache
         keys = self.keys[some.block_tokens][row] if some.reuses else ()
         output = self.outputs[row]
-        request = self.live[row] = Request(
+        request = Request(
             row,
             self.number,
             now,
@@ -397,7 +426,7 @@ class _Run:
         else:
             self._route(group, place, request, now)
         if self.progress is not None and self.number % 1024 == 0:
-            self.progress(self.number, len(self.live))
+            self.progress(self.number, len(self.table))
         self.number += 1
 
     def _route(self, group: ReplicaGroup, place: int, request: Request, now: int) -> None:
@@ -413,6 +442,9 @@ class _Run:
         self.touch(replica)
 
     def _finished(self, request: Request) -> None:
+        self.ended.append(request)
+        if len(self.ended) == MOST_KEPT:
+            self._note()
         for row in self.followers.get(request.row, ()):
             heapq.heappush(self.arrivals, (request.finished + self.delays[row], row))
 
@@ -422,15 +454,20 @@ class _Run:
             self._finished(request)
 
     def _delivered(self, request: Request, replica: Replica, now: int) -> None:
-        self.live[request.row] = request
         self.chosen[request.row] = replica.number
         self.touch(replica)
 
+    def _note(self) -> None:
+        """What became of those that have ended; an object of each takes five times as much memory."""
+        places = [request.row for request in self.ended]
+        for name, column in self.rows.items():
+            column[places] = [getattr(request, name) for request in self.ended]
+        self.ended.clear()
+
     def _table(self) -> FleetRun:
-        live = [request for request in self.live if request is not None]
-        names = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "displaced", "cached")
-        rows = {name: np.array([getattr(request, name) for request in live], np.int64) for name in names}
-        transfer = np.full(len(live), -1, np.int64)
+        self._note()
+        rows = self.rows
+        transfer = np.full(len(self.table), -1, np.int64)
         for over in self.hand_overs:
             transfer[list(over.transfer)] = list(over.transfer.values())
         sent = sum(over.bytes for over in self.hand_overs)
@@ -444,7 +481,7 @@ class _Run:
 def _served(
     table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
     transfer: NDArray[np.int64] | None = None, sent: int = 0, tiers: TierTraffic | None = None,
-    history: FleetHistory | None = None, sharing: TimeSharing | None = None,
+    history: FleetHistory | None = None, sharing: TimeSharing | None = None, sketch: RequestSketch | None = None,
 ) -> FleetRun:  # fmt: skip
     """What became of each request, by column, and what the replicas say of themselves."""
     caches = [replica.cache for replica in replicas]
@@ -476,6 +513,7 @@ def _served(
         swaps=0 if sharing is None else sharing.swaps,
         swapping=0 if sharing is None else sharing.loading,
         joules=tuple(replica.joules for replica in replicas),
+        sketch=sketch,
     )
 
 

@@ -158,8 +158,10 @@ def loads(own: Deployment, served: FleetRun) -> list[StepLoad]:
     was computed again; prompts of a model are divided among its pools by these.
     """
     requests, places = served.requests, replica_slices(own)
-    cached = np.minimum(served.cached, requests.prompt).astype(np.int32)
-    chunks = (requests.prompt - cached).astype(np.int32)
+    chunks, cached = requests.prompt, np.broadcast_to(np.int32(0), requests.prompt.shape)
+    if served.cached.any():
+        cached = np.minimum(served.cached, requests.prompt).astype(np.int32)
+        chunks = (requests.prompt - cached).astype(np.int32)
     after = max(float(requests.output.sum() - len(requests)), 1.0)
     guessed, wrong = served.accepted / after, (served.drafted - served.accepted) / after  # for each token after prompts
     ended = [(served.replica >= one.start) & (served.replica < one.stop) for one in places]

@@ -37,7 +37,7 @@ from triosim.core import guarded
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import AtLeast, GreaterThan, configured
-from triosim.core.units import parse_bytes, parse_clock, parse_power, parse_time
+from triosim.core.units import parse_bytes, parse_clock, parse_latency, parse_power, parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
 from triosim.serving.availability import parse_mtbf
@@ -169,6 +169,8 @@ def fleet_file(path: Path) -> Deployment:
         lines = _options(_Machine, network, f"{path}: network")
         if lines.device or lines.devices:
             raise InputError(f"{path}: network: the pools say which devices there are: leave device and devices out")
+        if lines.link is None and lines.system is None:
+            raise InputError(f'{path}: network: it has no link: give one, as link = "50GB/s"')
         between = _system(lines, first)
     elif not together and any(pool.role != "both" for pool in read) and whole.transfer != "none":
         raise InputError(
@@ -269,8 +271,8 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         cold_start=own.cold_start,
         mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
         repair_s=parse_time(own.repair, f"{name}: repair"),
-        host_s=parse_time(own.host_time, f"{name}: host_time"),
-        front_s=None if own.front_time is None else parse_time(own.front_time, f"{name}: front_time"),
+        host_s=parse_latency(own.host_time, f"{name}: host_time"),
+        front_s=None if own.front_time is None else parse_latency(own.front_time, f"{name}: front_time"),
         step_times=own.step_times,
         power_cap_w=None if own.power_cap is None else parse_power(own.power_cap, f"{name}: power_cap"),
         clock_hz=None if own.clock is None else parse_clock(own.clock, f"{name}: clock"),

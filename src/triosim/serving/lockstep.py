@@ -24,7 +24,7 @@ from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.expert_ranks import ExpertRanks
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.kv_cache import KVCache
-from triosim.serving.model_times import ModelTimes
+from triosim.serving.model_times import GRAPH_TOKENS, ModelTimes
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
@@ -46,6 +46,8 @@ class LockStepTimes:
         communication: among all devices of the replica.
         ranks: of attention.
         experts: the devices that share them.
+        exchange: how tokens go to experts, as of :data:`triosim.serving.policy.EXCHANGES`.
+        cast: whether they are gathered in the type of the products; else in 16 bits.
     """
 
     own: ModelTimes
@@ -53,14 +55,20 @@ class LockStepTimes:
     communication: ReplicaCommunication
     ranks: int
     experts: ExpertRanks
+    exchange: str = "gather"
+    cast: bool = False
     _shared: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
 
     def ticks(self, shapes: Sequence[StepShape]) -> int:
         """Picoseconds of a step in which the ranks compute this, one of each."""
         working = [shape for shape in shapes if shape.tokens]
+        tokens = [shape.tokens for shape in working]
+        if self.own.graph_sizes and not any(shape.chunks for shape in working):  # each has as many as the fullest
+            tokens = [self.own.padded(max(tokens))] * self.ranks
+            working = [shape._replace(tokens=tokens[0]) for shape in working]
         longest = max(self.own.device_ticks(shape, 0) for shape in working)
-        experts = self._experts(sum(shape.tokens for shape in working))
-        moved = self._moved(max(shape.tokens for shape in working))
+        experts = self._experts(sum(tokens))
+        moved = self._moved(tokens)
         sequences = max(shape.decodes + len(shape.chunks) for shape in working)
         return self.own.with_host(longest + round((experts + moved) * PICOSECONDS_PER_SECOND), sequences)
 
@@ -75,17 +83,26 @@ class LockStepTimes:
         """All of the replica."""
         return self.ranks * self.kernels.tensor_parallel
 
-    def _moved(self, tokens: int) -> float:
-        """Seconds in which tokens go to experts and back in all layers, so many of the fullest rank.
+    def _moved(self, tokens: Sequence[int]) -> float:
+        """Seconds in which tokens go to experts and back in all layers, so many of each rank that has some.
 
-        A token is sent once to each device that has one of its experts; results come back in 16 bits.
+        All of them are gathered on all devices, and what experts make of them is added up and scattered; in a captured
+        graph each rank has as many rows as the fullest.  Or a token is sent once to each device that has one of its
+        experts, and the exchange takes as long as that of the fullest rank.  Results come back in 16 bits.
         """
         model, own = self.kernels.model, self.kernels.model.experts
         assert own is not None
+        product = min(DTYPE_BYTES[self.kernels.precision.multiplied], 2)
+        most = max(tokens)
+        if self.exchange == "gather":
+            graph = self.own.graphs and not self.own.graph_sizes and most <= GRAPH_TOKENS
+            rows = float(self.ranks * self.own.padded(most) if graph else sum(tokens)) * model.width
+            there = rows * (product if self.cast else 2)
+            ways = self.communication.gather_and_scatter(np.array([there]), np.array([rows * 2.0]), self.devices)
+            return float(ways[0]) * model.expert_layers
         copies = self.devices * (1 - (1 - 1 / self.devices) ** own.chosen)
-        sent = tokens / self.kernels.tensor_parallel * copies * model.width
-        there = min(DTYPE_BYTES[self.kernels.precision.multiplied], 2)
-        ways = self.communication.all_to_all(np.array([sent * there, sent * 2.0]), self.devices)
+        sent = most / self.kernels.tensor_parallel * copies * model.width
+        ways = self.communication.all_to_all(np.array([sent * product, sent * 2.0]), self.devices)
         return float(ways.sum()) * model.expert_layers
 
 

@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.core.units import PICOSECONDS_PER_SECOND, parse_time
+from triosim.core.units import PICOSECONDS_PER_SECOND, parse_latency
 from triosim.serving.fleet import FleetRun
+from triosim.serving.quantiles import Samples
+from triosim.serving.request_sketch import MOST_ROWS, RequestSketch
+from triosim.serving.requests import RequestTable
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 TPOT = ("standard", "vidur")
@@ -52,6 +55,15 @@ class Distribution:
         at = np.quantile(values, QUANTILES, overwrite_input=True).tolist()
         return Distribution(len(values), mean, least, most, tuple(at))
 
+    @staticmethod
+    def sketched(ticks: Samples) -> Distribution:
+        """Of whole picoseconds that were counted."""
+        second = float(PICOSECONDS_PER_SECOND)
+        at = tuple(value / second for value in ticks.quantiles(QUANTILES))
+        return Distribution(
+            ticks.count, ticks.mean / second, ticks.least / second, ticks.most / second, at, ticks.exact
+        )
+
     def table(self) -> dict[str, Any]:
         """For JSON: None stands for what is not a number."""
         named = {f"p{q * 100:g}": value for q, value in zip(QUANTILES, self.quantiles, strict=True)}
@@ -64,7 +76,7 @@ class Slo:
     """A goal: a quantile of a quantity stays at or below a limit, as ``ttft=p99:2s``.
 
     Attributes:
-        metric: ``ttft``, ``tpot``, ``e2e``, ``queueing`` or ``itl``.
+        metric: ``ttft``, ``tpot``, ``e2e`` or ``queueing``.
         quantile: from 0 to 1; of ``mean`` None.
         limit_s: seconds.
     """
@@ -100,7 +112,7 @@ def parse_slo(text: str) -> tuple[Slo, ...]:
         quantile = None if which == "mean" else float(which[1:]) / 100
         if quantile is not None and quantile > 1:
             raise InputError(f"--slo {quoted(part)}: a quantile is from p0 to p100")
-        limit = parse_time(match[3], f"--slo {match[1]}")
+        limit = parse_latency(match[3], f"--slo {match[1]}")
         found.append(Slo(match[1], quantile, limit))
     return tuple(found)
 
@@ -157,28 +169,34 @@ def measure(served: FleetRun, slo: Sequence[Slo] = (), tpot: str = "standard") -
         raise InputError(f"--tpot {quoted(tpot)} is not known: give {' or '.join(TPOT)}")
     second = float(PICOSECONDS_PER_SECOND)
     distributions, reached = {}, {}
-    good = np.ones(len(served.requests), bool)
-    for name in METRICS:
-        values = _seconds(served, name, tpot)
-        for goal in slo:
-            if goal.metric == name:
-                reached[goal] = _reached(goal, values)
-                if name == "tpot":
-                    good[_several(served, tpot)] &= values <= goal.limit_s
-                else:
-                    good &= values <= goal.limit_s
-        distributions[name] = Distribution.of(values)
-    gaps = served.gaps
-    between = tuple(value / second for value in gaps.quantiles(QUANTILES))
-    distributions["itl"] = Distribution(
-        gaps.count, gaps.mean / second, gaps.least / second, gaps.most / second, between, gaps.exact
-    )
+    if served.sketch is None:
+        kept = np.ones(len(served.requests), bool)
+        for name in METRICS:
+            values = _seconds(served, name, tpot)
+            for goal in slo:
+                if goal.metric == name:
+                    reached[goal] = _reached(goal, values)
+                    if name == "tpot":
+                        kept[_several(served, tpot)] &= values <= goal.limit_s
+                    else:
+                        kept &= values <= goal.limit_s
+            distributions[name] = Distribution.of(values)
+        good = int(kept.sum())
+        begin, end = int(served.arrived.min()), int(served.finished.max())
+    else:
+        for name, samples in served.sketch.samples.items():
+            distributions[name] = Distribution.sketched(samples)
+            for goal in slo:
+                if goal.metric == name and samples.count:
+                    found = samples.mean if goal.quantile is None else samples.quantiles([goal.quantile])[0]
+                    reached[goal] = found / second
+        good, begin, end = served.sketch.good, served.sketch.begin, served.sketch.end
+    distributions["itl"] = Distribution.sketched(served.gaps)
     sent = served.transfer[served.transfer >= 0]
     if len(sent):
         distributions["transfer"] = Distribution.of(sent / second)
-    begin, end = int(served.arrived.min()), int(served.finished.max())
     duration = (end - begin) / second
-    goals = tuple((goal, reached[goal], reached[goal] <= goal.limit_s) for goal in slo)
+    goals = tuple((goal, at, at <= goal.limit_s) for goal in slo for at in [reached.get(goal, 0.0)])
     return ServingMetrics(
         served, tpot, distributions, duration, _figures(served, duration, good if slo else None), goals
     )  # fmt: skip
@@ -202,20 +220,32 @@ def _seconds(served: FleetRun, metric: str, tpot: str) -> NDArray[np.float64]:
     return np.asarray(found, np.float64)
 
 
+def request_sketch(
+    table: RequestTable, slo: Sequence[Slo], tpot: str, replicas: int, front: int
+) -> RequestSketch | None:  # fmt: skip
+    """What is told of requests as they end; None where they are few enough to keep a row of each."""
+    if len(table) <= MOST_ROWS:
+        return None
+    limits: dict[str, float] = {}
+    for goal in slo:
+        limits[goal.metric] = min(goal.limit_s, limits.get(goal.metric, goal.limit_s))
+    return RequestSketch(table, limits, tpot == "vidur", replicas, front)
+
+
 def _reached(goal: Slo, values: NDArray[np.float64]) -> float:
     if not len(values):
         return 0.0
     return float(values.mean() if goal.quantile is None else np.quantile(values, goal.quantile))
 
 
-def _figures(served: FleetRun, duration: float, good: NDArray[np.bool_] | None) -> dict[str, float | int | None]:
+def _figures(served: FleetRun, duration: float, good: int | None) -> dict[str, float | int | None]:
     """All that is counted once; ``good`` are requests that keep all goals, None where there is none."""
     requests = served.requests
     useful = int(requests.prompt.sum() + requests.output.sum())
     rejected = served.drafted - served.accepted
     computed = int(served.computed.sum())
     ticks = duration * PICOSECONDS_PER_SECOND
-    history, count = served.history, len(served.busy)
+    history, sketch, count = served.history, served.sketch, len(served.busy)
     if history is not None:
         there = float(history.paid.sum())
     else:
@@ -227,8 +257,8 @@ def _figures(served: FleetRun, duration: float, good: NDArray[np.bool_] | None) 
         "output_tokens": int(requests.output.sum()),
         "output_tokens_per_s": float(requests.output.sum()) / duration,
         "tokens_per_s": useful / duration,
-        "good_requests_per_s": None if good is None else float(good.sum()) / duration,
-        "good_share": None if good is None else float(good.mean()),
+        "good_requests_per_s": None if good is None else good / duration,
+        "good_share": None if good is None else good / len(requests),
         "steps": int(served.steps.sum()),
         "utilisation": float(served.busy.sum()) / there
         if history is not None or served.sharing
@@ -242,9 +272,10 @@ def _figures(served: FleetRun, duration: float, good: NDArray[np.bool_] | None) 
         "computed_tokens": computed,
         "recomputed_tokens": computed + served.hit_tokens - useful + len(requests) - rejected,
         "padding_share": float(served.padding.sum() / (computed + served.padding.sum())),
-        "preemptions": int((served.restarts - served.displaced).sum()),
+        "preemptions": int(served.restarts.sum() if sketch is None else sketch.restarts.sum())
+        - int(served.displaced.sum()),
         "interruptions": int(served.displaced.sum()),
-        "delayed_requests": int((served.waited > 0).sum()),
+        "delayed_requests": int((served.waited > 0).sum()) if sketch is None else sketch.delayed,
         "kv_peak": float((served.peak_blocks / served.blocks).max()),
         "sent_bytes": served.sent_bytes,
         "swapped_blocks": served.swapped_blocks,

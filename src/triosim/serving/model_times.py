@@ -10,7 +10,7 @@ Tables hold seconds on grids, linear between their places; what lies beyond is p
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -118,6 +118,7 @@ class StepTables:
         prefill: ticks of attention of one chunk, shape (chunks, cached).
         sequences, keys, chunks, cached: places of the grids, ascending.
         graph_tokens: up to which steps run in captured graphs, 0 where there is none.
+        graph_sizes: of graphs of decodes alone; none where those of vLLM are.
         host, gap: ticks of the host in a step, and between two.
         host_sequence, gap_sequence: ticks more of these for each sequence.
         one_call: whether prompts and decodes share a kernel, whose time is no sum.
@@ -131,6 +132,7 @@ class StepTables:
     chunks: NDArray[np.int64]
     cached: NDArray[np.int64]
     graph_tokens: int
+    graph_sizes: NDArray[np.int64]
     host: int
     gap: int
     host_sequence: int
@@ -147,6 +149,8 @@ class ModelTimes(StepTimes):
         communication: between the devices of the replica; None for one device.
         stages: of the pipeline.
         graphs: whether steps of few tokens run in captured graphs, whose sizes they are padded to.
+        graph_sizes: of graphs of decodes alone, ascending; those of vLLM, which prompts of few tokens run in too, where
+            there is none.
         host_s: seconds that the host takes for a step, while the device runs.
         issue_s, collective_s: seconds that the host takes to launch one kernel, and one collective, of an eager engine,
             while the device runs; 0 where graphs or compiled code launch them.
@@ -167,6 +171,7 @@ class ModelTimes(StepTimes):
     collective_s: float = 0.0
     gap_s: float = 0.0
     engine_host: StepHost = NO_HOST
+    graph_sizes: tuple[int, ...] = ()
     host_ticks: int = field(init=False, repr=False, default=0)
     _tokens: list[float] = field(init=False, repr=False, default_factory=list)
     _sampling: dict[int, int] = field(init=False, repr=False, default_factory=dict)
@@ -207,7 +212,7 @@ class ModelTimes(StepTimes):
         """Picoseconds that a stage computes a step and sends it on, what the host takes left out; at least 1."""
         if not self._tokens:
             self._fill()
-        tokens = self.padded(step.tokens)
+        tokens = self.computed(step)
         total = self._tokens[tokens] if tokens < len(self._tokens) else self._beyond(tokens)
         if step.chunks and self._one_call:
             context = step.context / max(step.decodes, 1)
@@ -276,7 +281,8 @@ class ModelTimes(StepTimes):
         graph_tokens = GRAPH_TOKENS if self.graphs else 0
         return StepTables(
             np.array(self._tokens), self._decodes, np.array(self._prefill), SEQUENCES, KEYS, CHUNKS, CACHED,
-            graph_tokens, self.host_ticks, self._gap, self._host_sequence, self._gap_sequence, self._one_call,
+            graph_tokens, np.array(self.graph_sizes if self.graphs else (), np.int64), self.host_ticks, self._gap,
+            self._host_sequence, self._gap_sequence, self._one_call,
         )  # fmt: skip
 
     def ends_of(self, count: int) -> int:
@@ -298,12 +304,19 @@ class ModelTimes(StepTimes):
         return max(round(layers), 1) + self._ends(tokens, embedding=True) + self._ends(count, embedding=False)
 
     def padded(self, tokens: int) -> int:
-        """Tokens that a step computes: those of the captured graph, if it runs in one."""
+        """Tokens that a step of decodes computes: those of the captured graph, if it runs in one."""
+        if self.graph_sizes and self.graphs:
+            place = bisect_left(self.graph_sizes, tokens)
+            return self.graph_sizes[place] if place < len(self.graph_sizes) else tokens
         return graph_size(tokens) if self.graphs and tokens <= GRAPH_TOKENS else tokens
+
+    def computed(self, step: StepShape) -> int:
+        """As of any step times."""
+        return step.tokens if self.graph_sizes and step.chunks else self.padded(step.tokens)
 
     def seconds(self, step: StepShape) -> float:
         """Of a step on all stages, priced directly, without tables, host and gap."""
-        tokens = np.array([self.padded(step.tokens)])
+        tokens = np.array([self.computed(step)])
         total = float(self._of_tokens(tokens)[0])
         total += self.kernels.together(step.chunks, step.decodes, step.context / max(step.decodes, 1))
         total *= self.kernels.model.layers

@@ -1,8 +1,9 @@
 """Serving in C++: the same results as :mod:`triosim.serving.fleet`, to the last picosecond, many times faster.
 
-It is there where a compiler was when TrioSim was installed.  Played are fleets of built-in policies, routers and caches
-on one pipeline stage, whose replicas do both prompts and decodes.  Whatever else there is, is played in Python, and so
-is a run that cannot go on: Python knows to say why.
+It is there where a compiler was when TrioSim was installed.  Played are fleets under built-in routers on one pipeline
+stage, whose replicas do both prompts and decodes.  Where policies are those of :data:`ENGINES`, all is played in C++.
+Other policies, users' too, are asked in Python for each step, and C++ does what lies between; requests are Python's
+objects then.  Whatever else there is, is played in Python, and so is a run that cannot go on: Python knows to say why.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
+from triosim.core.garbage import collection_paused
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model_times import ModelTimes, StepTables
 from triosim.serving.policy import Policy
 from triosim.serving.quantiles import MOST_EXACT, RATIO, Samples
-from triosim.serving.replica import Replica
+from triosim.serving.replica import Replica, TooLong
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import RequestRouter
-from triosim.serving.step_times import StepShape
+from triosim.serving.step_times import StepShape, StepTimes
 
 _native: Any
 try:
@@ -31,12 +33,19 @@ except ImportError:  # there was no compiler when TrioSim was installed
     _native = None
 
 Progress = Callable[[int, int], None]
+MadeRequest = Callable[[int, int, int, int, int], Request]
+"""Makes a request of its row, its number, its arrival, and the tokens of its prompt and its output."""
+Ended = Callable[..., None]
+"""Told of requests that have ended, as columns: row, replica, arrived, scheduled, first_token, finished, waited,
+restarts."""
 
 HOME = "triosim.serving.engines."
 ENGINES = ("vllm", "sarathi", "orca", "sglang", "trtllm")
 """Policies that C++ has too, by the names of their files."""
 ROUTERS = ("round_robin", "random", "two_choices", "least_outstanding", "prefix_aware", "session")
 """Routers, likewise."""
+STUCK = "nobody is scheduled for ever"
+"""Why a run ended before its time, in the words of C++; else it is too long."""
 MOST_KEY = 1 << 61
 """Above the largest key of a block that 64 bits hold for certain."""
 
@@ -54,6 +63,7 @@ class _Requests:
     covers: int
     outputs: bool
     size: int
+    narrow: bool
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,18 @@ class _Replica:
 
 
 @dataclass(frozen=True)
+class _AskedReplica:
+    """A replica whose policy is asked in Python."""
+
+    replica: Replica
+    steady: bool
+    ahead: bool
+    times: _Times
+    most_exact: int
+    ratio: float
+
+
+@dataclass(frozen=True)
 class _Routing:
     """How a replica is chosen; ``choices`` are those of a router that looks at no load, or numbers of conversations."""
 
@@ -107,7 +129,8 @@ class NativeRun:
     """A run of the fleet in C++, as columns.
 
     Attributes:
-        rows: by name the columns of :class:`triosim.serving.fleet.FleetRun` that have a row for each request.
+        rows: by name the columns of :class:`triosim.serving.fleet.FleetRun` that have a row for each request; those
+            that somebody was told as requests ended are left out.
     """
 
     rows: dict[str, NDArray[np.int64]]
@@ -127,8 +150,9 @@ def available() -> bool:
 
 
 def play(
-    table: RequestTable, replicas: Sequence[Replica], router: RequestRouter, progress: Progress | None = None
-) -> NativeRun | None:
+    table: RequestTable, replicas: Sequence[Replica], router: RequestRouter, progress: Progress | None = None,
+    made: MadeRequest | None = None, ended: Ended | None = None,
+) -> NativeRun | None:  # fmt: skip
     """Play a run in which all replicas serve any request.
 
     Args:
@@ -136,32 +160,49 @@ def play(
         replicas: fresh ones; what they did is written into them, as if they had done it.
         router: fresh; chooses among them.
         progress: told now and then.
+        made: makes the object of a request, for policies that are asked in Python.
+        ended: told of requests as they end, in place of rows that are kept but for ``replica`` and ``cached``.
 
     Returns:
         None, and nothing is changed, where Python has to play it.
+
+    Raises:
+        InputError: a request can never run, or a policy broke a rule.
     """
-    if not available() or not all(_suits(replica, replicas[0]) for replica in replicas):
+    if not available():
+        return None
+    inside = all(_suits(replica, replicas[0]) for replica in replicas)
+    if not inside and (made is None or not all(_can_be_asked(replica, replicas[0]) for replica in replicas)):
         return None
     name = _name(router, "triosim.serving.routers.", ROUTERS)
     end = table.prompt + table.output
     longest = int(np.argmax(end))  # what has room for this has room for all
     largest = int(np.argmax(table.prompt))
-    if not name or any(_refused(table, replica, row) for replica in replicas for row in {longest, largest}):
+    del end
+    if not name:
         return None
-    requests = _requests(table, replicas[0].cache)
+    if inside and any(_refused(table, replica, row) for replica in replicas for row in {longest, largest}):
+        return None
+    requests = _requests(table, replicas[0].cache, inside)
     if requests is None:
         return None
     kinds: dict[int, _Times] = {}
-    played = [_replica(replica, kinds) for replica in replicas]
+    played = [(_replica if inside else _asked)(replica, kinds) for replica in replicas]
     routing = _routing(name, router, len(replicas), table)
-    found = _native.play(requests, played, routing, StepShape, progress)
+    with collection_paused():
+        found = _native.play(requests, played, routing, StepShape, progress, None if inside else made, ended)
     if found is None:
         return None
-    rows, counts = found
-    rows.setdefault("arrived", table.arrived)
-    rows.setdefault("replica", np.broadcast_to(np.int64(0), table.arrived.shape))
+    rows, counts, why = found
     for replica, counted in zip(replicas, counts, strict=True):
         _write_back(replica, counted)
+    if why is not None:  # nobody can play that again
+        stuck = (error for replica in replicas if why == STUCK and (error := replica.stuck()))
+        raise next(stuck, None) or TooLong()
+    zeros = np.broadcast_to(np.int64(0), table.arrived.shape)
+    rows = {key: zeros if column is None else column for key, column in rows.items()}
+    if requests.follows is None:
+        rows["arrived"] = table.arrived
     return NativeRun(rows)
 
 
@@ -190,19 +231,33 @@ def _suits(replica: Replica, first: Replica) -> bool:
     )
 
 
+def _can_be_asked(replica: Replica, first: Replica) -> bool:
+    """Whether all that a step brings about is the policy's and the cache's."""
+    return (
+        type(replica) is Replica
+        and replica.stages == 1
+        and replica.cache.block_tokens == first.cache.block_tokens
+        and not replica.cache.waits
+        and not replica.is_more
+        and replica.on_step is None
+        and not replica.keeps
+        and not (replica.steps or replica.outstanding)
+    )
+
+
 def _refused(table: RequestTable, replica: Replica, row: int) -> bool:
     """Whether a request can never run."""
     prompt, output = int(table.prompt[row]), int(table.output[row])
     return bool(replica.policy.room(Request(row, row, 0, prompt, output)))
 
 
-def _requests(table: RequestTable, cache: KVCache) -> _Requests | None:
-    if table.priority is not None and table.priority.any():
+def _requests(table: RequestTable, cache: KVCache, inside: bool) -> _Requests | None:
+    if inside and table.priority is not None and table.priority.any():
         return None
     follows = np.ascontiguousarray(table.follows) if (table.follows >= 0).any() else None
     hashes = offsets = None
     covers, outputs = cache.block_tokens, False
-    if cache.reuses and table.hashes is not None:
+    if inside and cache.reuses and table.hashes is not None:
         covers, outputs = table.hashes.tokens, table.hashes.outputs
         if covers % cache.block_tokens and cache.block_tokens % covers:
             return None
@@ -212,12 +267,13 @@ def _requests(table: RequestTable, cache: KVCache) -> _Requests | None:
         hashes = np.ascontiguousarray(values, np.int64)
         offsets = np.ascontiguousarray(table.hashes.rows.offsets, np.int64)
     arrived, prompt, output = (np.ascontiguousarray(one) for one in (table.arrived, table.prompt, table.output))
-    return _Requests(arrived, prompt, output, follows, hashes, offsets, covers, outputs, cache.block_tokens)
+    narrow = prompt.dtype == output.dtype == np.int32
+    if not narrow:
+        prompt, output = prompt.astype(np.int64, copy=False), output.astype(np.int64, copy=False)
+    return _Requests(arrived, prompt, output, follows, hashes, offsets, covers, outputs, cache.block_tokens, narrow)
 
 
-def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
-    policy, cache = replica.policy, replica.cache
-    times = replica.times
+def _times(times: StepTimes, kinds: dict[int, _Times]) -> _Times:
     if id(times) not in kinds:
         if type(times) is ModelTimes:
             kinds[id(times)] = _Times(
@@ -225,13 +281,24 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
             )
         else:
             kinds[id(times)] = _Times(None, times.ticks, times.padded, _unasked, _unasked)
+    return kinds[id(times)]
+
+
+def _asked(replica: Replica, kinds: dict[int, _Times]) -> _AskedReplica:
+    return _AskedReplica(
+        replica, bool(replica.steady), bool(replica.policy.ahead), _times(replica.times, kinds), MOST_EXACT, RATIO
+    )
+
+
+def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
+    policy, cache = replica.policy, replica.cache
     return _Replica(
         engine=_name(policy, HOME, ENGINES),
         max_running=policy.max_running,
         max_tokens=-1 if policy.max_tokens is None else policy.max_tokens,
         longest=policy.longest,
-        steady=bool(policy.steady and not cache.windowed),
-        times=kinds[id(times)],
+        steady=bool(replica.steady),
+        times=_times(replica.times, kinds),
         blocks=cache.blocks,
         windowed=cache.windowed,
         window=cache.window,
@@ -285,9 +352,11 @@ def _write_back(replica: Replica, counted: dict[str, Any]) -> None:
     """What a replica did."""
     replica.steps, replica.tokens, replica.padding = counted["steps"], counted["tokens"], counted["padding"]
     replica.busy = [counted["busy"]]
+    replica.outstanding = counted["outstanding"]
     cache = replica.cache
-    cache.peak = counted["peak"]
-    cache.hit_tokens, cache.looked_up_tokens = counted["hit_tokens"], counted["looked_up_tokens"]
+    if "peak" in counted:  # else Python had the cache
+        cache.peak = counted["peak"]
+        cache.hit_tokens, cache.looked_up_tokens = counted["hit_tokens"], counted["looked_up_tokens"]
     values, times, exact, count, high, low, least, most = counted["gaps"]
     total = (high << 64) + low
     replica.gaps = Samples.of(values, times, exact, count, total, least, most)

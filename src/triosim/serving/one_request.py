@@ -222,7 +222,7 @@ def _seconds(times: ModelTimes, step: StepShape) -> float:
 
 def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
     """Seconds of all layers, and of what comes once."""
-    kernels, tokens = times.kernels, np.array([times.padded(step.tokens)])
+    kernels, tokens = times.kernels, np.array([times.computed(step)])
     layers = kernels.model.layers
     found = {name: layers * float(seconds[0]) for name, seconds in kernels.operators(tokens).items()}
     found["attention"] = layers * kernels.together(step.chunks, step.decodes, step.context / max(step.decodes, 1))

@@ -11,7 +11,7 @@ from bisect import bisect, insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
@@ -42,6 +42,19 @@ stands between the products of a feed-forward layer, and attention.
 """
 
 
+EXCHANGES = ("gather", "all-to-all")
+"""How tokens go to experts that ranks of data-parallel attention share: all are gathered on all devices and results are
+reduced and scattered, or each goes to the devices of its experts.  On the devices of a server the former is what
+
+* vLLM does (``all2all_backend`` is ``allgather_reducescatter``; https://docs.vllm.ai/en/stable/serving/data_parallel_deployment/),
+  the latter with ``deepep_high_throughput`` and others that are named;
+* SGLang does (``_dp_gather`` of ``layers/dp_attention.py``), the latter with ``--moe-a2a-backend deepep``;
+* TensorRT-LLM does without a multi-node NVLink (``AllGatherReduceScatter`` of
+  ``_torch/modules/fused_moe/communication/communication_factory.py``), in the type of the products
+  (``run_post_quant_allgather`` in ``fused_moe_cutlass.py``).
+"""
+
+
 @dataclass
 class Policy(ABC):
     """Schedules the requests of one replica.
@@ -52,6 +65,10 @@ class Policy(ABC):
         max_running: requests that may run at a time.
         max_tokens: tokens that a step may compute, None for any number.
         block_tokens: tokens of a block of the KV cache.
+        expert_exchange: one of :data:`EXCHANGES`.
+        graph_sizes: of the captured graphs that decodes run in, filled up, as ``1/2/4/8``; ``""``: those of vLLM, in
+            which prompts of few tokens run too.
+        casts_gathered: whether tokens are cast for the products before they are gathered.
         pipelines: whether the engine can run its steps through several pipeline stages.
         finds_prefixes: whether the engine looks for prompts in its cache unless it is told otherwise.
         radix: whether what it finds them in is a radix tree, not a table of hashes.
@@ -90,7 +107,10 @@ class Policy(ABC):
     max_running: int = 128
     max_tokens: int | None = None
     block_tokens: int = 16
+    expert_exchange: Literal["gather", "all-to-all"] = "gather"
+    graph_sizes: str = ""
 
+    casts_gathered: ClassVar[bool] = False
     pipelines: ClassVar[bool] = True
     finds_prefixes: ClassVar[bool] = False
     radix: ClassVar[bool] = False
@@ -152,6 +172,22 @@ class Policy(ABC):
     def host(self) -> StepHost:
         """What the engine's host does for each step."""
         return self.step_host
+
+    def graphs(self) -> tuple[int, ...]:
+        """The sizes of ``graph_sizes``.
+
+        Raises:
+            InputError: they are no ascending whole numbers.
+        """
+        try:
+            sizes = tuple(int(size) for size in self.graph_sizes.split("/")) if self.graph_sizes else ()
+        except ValueError:
+            sizes = (0,)
+        if any(size <= before for before, size in zip((0, *sizes), sizes, strict=False)):
+            raise InputError(
+                f"graph-sizes {quoted(self.graph_sizes)}: give whole numbers above zero that ascend, as 1/2/4/8"
+            )
+        return sizes
 
     def defaults_on(self, device: str, memory_bytes: float) -> Mapping[str, int]:
         """Options that the engine sets by the device that it finds, unless somebody gives them."""

@@ -170,6 +170,10 @@ def _check_ranks(pool: Pool, model: ServedModel) -> None:
         InputError: something is asked that it does not.
     """
     _check_experts(pool, model)
+    if pool.attention_ranks == 1 and "expert-exchange" in pool.engine_options:
+        raise InputError(
+            "--engine-option expert-exchange is of ranks of attention that share experts: give --dp, or leave it out"
+        )
     if pool.attention_ranks == 1:
         return
     if model.experts is None:

@@ -12,7 +12,7 @@ from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKer
 from triosim.serving.model import ServedModel, kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import OFF, PimKernels
-from triosim.serving.policy import ENGINES, fused_casts
+from triosim.serving.policy import ENGINES, engine_on, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
@@ -46,6 +46,7 @@ def _priced_by(
     replica = (
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
+        pool.engine_options.get("graph-sizes"), pool.engine_options.get("expert-exchange"),
         fused_casts(pool.engine), own_all_reduce(pool), ENGINES.chosen(pool.engine).joins_shared,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
@@ -85,6 +86,7 @@ def step_times(
     return ModelTimes(
         kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
         collective_s=collective_seconds(pool.host), engine_host=host,
+        graph_sizes=engine_on(device_of(pool, first), pool.engine, pool.engine_options).graphs(),
     )  # fmt: skip
 
 
@@ -138,7 +140,9 @@ def lock_step(pool: Pool, times: ModelTimes, first: int, moved: KernelErrors) ->
     from triosim.serving.lockstep import LockStepTimes
 
     between = ReplicaCommunication(pool.system, pool.size, 1, first, moved.network)
-    return LockStepTimes(times, times.kernels, between, pool.attention_ranks, pool.experts)
+    engine = engine_on(device_of(pool, first), pool.engine, pool.engine_options)
+    exchange, cast = engine.expert_exchange, engine.casts_gathered
+    return LockStepTimes(times, times.kernels, between, pool.attention_ranks, pool.experts, exchange, cast)
 
 
 def device_of(pool: Pool, first: int) -> Accelerator:

@@ -39,6 +39,13 @@ class Samples:
         out.exact, out._sums = exact, (count, total, least, most)
         return out
 
+    @staticmethod
+    def sketched() -> Samples:
+        """None yet, of which no value will be kept as it is."""
+        out = Samples()
+        out.exact, out._sums = False, (0, 0, 0, 0)
+        return out
+
     @property
     def count(self) -> int:
         """Of all samples."""
@@ -86,6 +93,24 @@ class Samples:
         counts = self._counts
         for value in values:
             counts[value] = counts.get(value, 0) + times
+
+    def add_many(self, values: NDArray[np.int64]) -> None:
+        """Count each of many values once; only where they are sketched."""
+        assert not self.exact
+        assert self._sums is not None
+        if not len(values):
+            return
+        count, total, least, most = self._sums
+        smallest = int(values.min())
+        self._sums = (
+            count + len(values),
+            total + (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum()),
+            min(least, smallest) if count else smallest,
+            max(most, int(values.max())),
+        )
+        times = np.bincount(_buckets(values) + 1)
+        for bucket in np.flatnonzero(times).tolist():
+            self._counts[bucket - 1] = self._counts.get(bucket - 1, 0) + int(times[bucket])
 
     def _bucketed(self, value: int, times: int) -> int:
         """The bucket of a value, which is added to what can no longer be counted."""

@@ -37,6 +37,13 @@ class PolicyError(InputError):
     """A scheduling policy broke a rule; the message says which."""
 
 
+class TooLong(InputError):
+    """A run cannot be counted in picoseconds any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the run is longer than the 106 days that can be counted in picoseconds: serve less")
+
+
 class Replica:
     """A policy, its KV cache, and pipeline stages that take steps in order.
 
@@ -59,6 +66,7 @@ class Replica:
         speculation: drafts of requests that decode, if they are.
         slots: of adapters that requests ask for, if they do.
         loading: requests whose blocks are on their way from there.
+        steady: whether steps of the same decodes are played at once.
         outstanding: requests that it has and are not done.
         steps: begun.
         busy: picoseconds that each stage computed.
@@ -95,13 +103,13 @@ class Replica:
         self._drafts: list[int] = []
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
-        self._padding: dict[int, int] = {}  # of steps of so many tokens
+        self._padding: dict[tuple[int, bool], int] = {}  # of steps of so many tokens, and whether all decode
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
         self.gaps = Samples()
         policy.attach(cache, longest, self.stages)
         self._ahead = policy.ahead
-        self._steady = policy.steady and self.stages == 1 and not cache.windowed  # whose blocks come back meanwhile
+        self.steady = policy.steady and self.stages == 1 and not cache.windowed  # whose blocks come back meanwhile
         self._name = type(policy).__name__
 
     def arrive(self, request: Request) -> None:
@@ -222,7 +230,7 @@ class Replica:
         if len(self.in_flight) >= self.stages:
             return -1
         if self._beside is None:
-            self._beside = self._is_more()
+            self._beside = self.is_more
         batch = self._scheduled(now) if self._beside else self.policy.schedule()
         if not batch and self.coming:  # nothing was scheduled ahead
             self.sees()
@@ -234,7 +242,7 @@ class Replica:
         shape = self._taken(batch, now)
         if self._beside:
             shape = self._with_more(batch, shape)
-        elif self._steady and not self.coming and shape.decodes == len(batch) == len(self.policy.running):
+        elif self.steady and not self.coming and shape.decodes == len(batch) == len(self.policy.running):
             shape, now = self._decoded(batch, shape, now, horizon)
         if self.stages == 1:  # which is free
             ticks = self.times.ticks(shape, 0)
@@ -266,10 +274,17 @@ class Replica:
         self.steps += 1
         tokens = shape.tokens
         self.tokens += tokens
-        padding = self._padding.get(tokens)
+        filled = tokens, not shape.chunks
+        padding = self._padding.get(filled)
         if padding is None:
-            padding = self._padding[tokens] = self.times.padded(tokens) - tokens
+            padding = self._padding[filled] = self.times.computed(shape) - tokens
         self.padding += padding
+
+    @property
+    def is_more(self) -> bool:
+        """Whether steps of the same decodes may differ in more than their lengths, or somebody looks at each."""
+        beside = (self.tiers, self.speculation, self.slots, self.recorder)
+        return self.cache.waits or any(one is not None for one in beside)
 
     @property
     def peers(self) -> Sequence[Replica]:
@@ -324,11 +339,6 @@ class Replica:
             self.cache.store(request)
         shape = StepShape(count, (), count, shape.context + steps * count, count)
         return shape, now
-
-    def _is_more(self) -> bool:
-        """Whether steps of the same decodes may differ in more than their lengths, or somebody looks at each."""
-        beside = (self.tiers, self.speculation, self.slots, self.recorder)
-        return self.cache.waits or any(one is not None for one in beside)
 
     def _scheduled(self, now: int) -> Batch:
         """The policy's step: with what tiers have, and of those whose adapters find slots."""
@@ -409,6 +419,17 @@ class Replica:
                 "than max_tokens"
             )
         return _shape((tokens, tuple(chunks), decodes, context, sampled, (), 0))
+
+    def refuse(self, batch: Batch, now: int) -> None:
+        """Say which rule a batch breaks.
+
+        Raises:
+            PolicyError: it breaks one.
+        """
+        self._taken(batch, now)
+        raise PolicyError(
+            f"the policy {self._name} must return a list of pairs, each a request and a whole number of tokens"
+        )
 
     def _broken(self, request: Request, count: int, batch: Batch) -> PolicyError:
         """Which rule a request of a batch breaks."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,10 @@ from triosim.core.units import MOST_TICKS, picoseconds
 
 MOST_TOKENS = 2**31 - 1
 """Tokens of a prompt or an output above which a number is a slip."""
+NARROW = 2**30
+"""Tokens below which prompt and output together fit 32 bits."""
+ROWS = 1 << 20
+"""Of a column that are made at a time, where there may be millions."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class RequestTable:
     Attributes:
         arrived: picoseconds at which each arrives, ascending; of one that follows another, after that one's end.
             int64.
-        prompt: tokens of the prompt, at least 1, int64.
-        output: tokens of the output, at least 1, int64.
+        prompt: tokens of the prompt, at least 1, int64; int32 of many, where they are less than :data:`NARROW`.
+        output: tokens of the output, at least 1, likewise.
         session: number of the conversation that it belongs to, -1 for none, int64.
         follows: row of the request whose end it waits for, an earlier one; -1 for none, int64.
         hashes: what the prompts begin with, None where nothing is shared.
@@ -56,8 +61,8 @@ class RequestTable:
     """
 
     arrived: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    output: NDArray[np.int64]
+    prompt: NDArray[np.integer[Any]]
+    output: NDArray[np.integer[Any]]
     session: NDArray[np.int64]
     follows: NDArray[np.int64]
     hashes: PromptHashes | None = None
@@ -103,7 +108,13 @@ class RequestTable:
         seconds = np.asarray(arrived_s, np.float64)
         if not seconds.size:
             raise InputError("there is no request: give at least one")
-        arrived = picoseconds(seconds, lambda row: f"{place(row)}: the arrival time", MOST_TICKS)
+        arrived = np.empty(seconds.shape, np.int64)
+        for begin in range(0, len(seconds), ROWS):
+            arrived[begin : begin + ROWS] = picoseconds(
+                seconds[begin : begin + ROWS],
+                lambda row, begin=begin: f"{place(begin + row)}: the arrival time",  # type: ignore[misc]
+                MOST_TICKS,
+            )
         counts = [_counts(np.asarray(column), what, place) for column, what in ((prompt, "prompt"), (output, "output"))]
         session_of, after = (
             np.broadcast_to(np.int64(-1), arrived.shape) if column is None else np.asarray(column, np.int64)
@@ -112,8 +123,9 @@ class RequestTable:
         models = tuple(dict.fromkeys(model)) if model is not None else ()
         asked = None if model is None else np.array([models.index(name) for name in model], np.int64)
         ranks = None if priority is None else np.asarray(priority, np.int64)
-        first = np.arange(len(arrived)) if follows is None else np.flatnonzero(after < 0)
-        falls = np.flatnonzero(np.diff(arrived if follows is None else arrived[first]) < 0)
+        asks = arrived if follows is None else arrived[after < 0]
+        falls = np.flatnonzero(asks[1:] < asks[:-1])
+        first = np.flatnonzero(after < 0) if falls.size else after
         if falls.size and not sort:
             row, above = int(first[falls[0] + 1]), int(first[falls[0]])
             raise InputError(
@@ -133,7 +145,7 @@ class RequestTable:
         return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models, ranks)
 
 
-def _counts(column: NDArray, what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
+def _counts(column: NDArray, what: str, place: Callable[[int], str]) -> NDArray[np.integer[Any]]:
     wrong = ~((column >= 1) & (column <= MOST_TOKENS))
     if column.dtype.kind != "i":
         column = column.astype(np.float64)
@@ -143,7 +155,8 @@ def _counts(column: NDArray, what: str, place: Callable[[int], str]) -> NDArray[
         raise InputError(
             f"{place(row)}: the {what} has {column[row]:g} tokens: give a whole number from 1 to {MOST_TOKENS}"
         )
-    return column.astype(np.int64, copy=False)
+    narrow = column.dtype == np.int32 and int(column.max()) < NARROW
+    return column if narrow else column.astype(np.int64, copy=False)
 
 
 class Request:

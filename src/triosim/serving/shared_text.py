@@ -105,7 +105,7 @@ def repeated(
     talk, turn = row // each, row % each
     talks = int(talk[-1]) + 1
     shared = np.full(talks, -1, np.int64)
-    prompt = table.prompt.copy()
+    prompt = table.prompt.astype(np.int64)
     if prefix is not None:
         prompt[turn == 0] += prefix.tokens
         chosen = draw.random(talks) < prefix.share

@@ -280,6 +280,10 @@ class SpeculativeTimes(StepTimes):
     target: StepTimes
     drafter: Drafter
 
+    def computed(self, step: StepShape) -> int:
+        """Those of the target."""
+        return self.target.computed(step)
+
     def padded(self, tokens: int) -> int:
         """As the target."""
         return self.target.padded(tokens)

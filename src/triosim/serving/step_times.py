@@ -97,6 +97,10 @@ class StepTimes(ABC):
         """Tokens that a step of so many computes: more where it runs in a captured graph."""
         return tokens
 
+    def computed(self, step: StepShape) -> int:
+        """Tokens that a step computes, those that fill its graph too."""
+        return self.padded(step.tokens)
+
     @abstractmethod
     def ticks(self, step: StepShape, stage: int) -> int:
         """Picoseconds that a pipeline stage is busy with a step, sending it on included; at least 1."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,8 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.limits import check_memory
 from triosim.core.units import parse_time
 from triosim.serving.request_files import read
-from triosim.serving.requests import MOST_TOKENS, RequestTable
+from triosim.serving.request_sketch import MOST_ROWS
+from triosim.serving.requests import MOST_TOKENS, NARROW, ROWS, RequestTable
 from triosim.serving.shared_text import parse_shared_prefix, parse_turns, repeated
 
 ARRIVALS = {"poisson": (), "gamma": ("cv",), "constant": (), "burst": ("every",), "users": ("think",)}
@@ -126,9 +128,11 @@ def _arrivals(
         return np.arange(1, requests + 1) / rate, None
     variation = _positive(options["cv"], where) if "cv" in options else 1.0
     if name == "poisson" or variation == 1.0:
-        return np.cumsum(draw.exponential(1 / rate, requests)), None
-    shape = variation**-2
-    return np.cumsum(draw.gamma(shape, 1 / (rate * shape), requests)), None
+        gaps = draw.exponential(1 / rate, requests)
+    else:
+        shape = variation**-2
+        gaps = draw.gamma(shape, 1 / (rate * shape), requests)
+    return np.cumsum(gaps, out=gaps), None
 
 
 def _steps(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -136,7 +140,7 @@ def _steps(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray
     return np.ones(requests, np.int64), steps
 
 
-def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
     if os.path.isfile(text):
         table = read(Path(text), sort=True)
         rows = np.arange(requests) % len(table)
@@ -145,16 +149,48 @@ def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArr
         parts = dict(part.strip().partition("=")[::2] for part in text.split(";"))
         if set(parts) != {"prompt", "output"}:
             raise InputError(f"--lengths {quoted(text)}: give both, as prompt=uniform:64-512;output=fixed:128")
-        prompt, output = (_draws(parts[side], text, LENGTHS)[0](requests, draw) for side in ("prompt", "output"))
+        prompt, output = (
+            _drawn(requests, _draws(parts[side], text, LENGTHS)[0], draw, lambda tokens: (tokens,))[0]
+            for side in ("prompt", "output")
+        )
         return prompt, output
     found, options = _draws(text, text, {name: (*options, "ratio") for name, options in LENGTHS.items()})
     ratio = _positive(options.get("ratio", str(RATIO)), f"--lengths {quoted(text)}")
-    total = found(requests, draw)
-    if total.max() < 2:
+
+    def divided(total: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        total = np.maximum(total, 2)
+        output = np.clip(np.ceil(total / (ratio + 1)).astype(np.int64), 1, total - 1)
+        return total - output, output
+
+    most = 0
+
+    def watched(count: int, draw: np.random.Generator) -> NDArray[np.int64]:
+        nonlocal most
+        total = found(count, draw)
+        most = max(most, int(total.max()))
+        return total
+
+    prompt, output = _drawn(requests, watched, draw, divided)
+    if most < 2:
         raise InputError(f"--lengths {quoted(text)}: prompt and output together have at least 2 tokens: give more")
-    total = np.maximum(total, 2)
-    output = np.clip(np.ceil(total / (ratio + 1)).astype(np.int64), 1, total - 1)
-    return total - output, output
+    return prompt, output
+
+
+def _drawn(
+    requests: int, draws: Callable[[int, np.random.Generator], NDArray[np.int64]], draw: np.random.Generator,
+    made: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], ...]],
+) -> list[NDArray[np.int64]]:  # fmt: skip
+    """Columns of what is made of draws, a part at a time, and of 32 bits where they are long and that is enough."""
+    columns: list[NDArray[Any]] = []
+    for begin in range(0, requests, ROWS):
+        parts = made(draws(min(ROWS, requests - begin), draw))
+        if not columns:
+            columns = [np.empty(requests, np.int32 if requests > MOST_ROWS else np.int64) for _ in parts]
+        for place, part in enumerate(parts):
+            if part.max() >= NARROW:
+                columns[place] = columns[place].astype(np.int64)
+            columns[place][begin : begin + len(part)] = part
+    return columns
 
 
 def _draws(

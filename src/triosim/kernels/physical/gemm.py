@@ -53,6 +53,7 @@ from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import KernelPredictions
+from triosim.kernels.physical.stream import INLINE_ECC, delivered
 from triosim.kernels.work.gemm import Gemm, gemm
 
 CHUNK = 8192
@@ -184,11 +185,14 @@ def silicon(device: Accelerator, dtype: str) -> DeviceParameters:
         InputError: the device has no compute peak or no memory bandwidth.
     """
     bandwidth, how = _constants.bandwidth(device), multiplication(device, dtype)
+    # Constants of matrix units behind GDDR are of an L40S, whose memory corrects errors inline.
+    behind = generation_of(device).endswith("GDDR") and device.memory_type.upper().startswith("GDDR")
+    over = delivered(device) / INLINE_ECC if behind and how.unit != "simt" else 1.0
     return DeviceParameters(
         float(device.compute_units or _LIKE["units"]),
         device.clock_hz or _LIKE["clock"],
         device.peak(how.dtype),
-        bandwidth,
+        bandwidth * over,
         float(device.cache_bytes or _CACHE_PER_BANDWIDTH * bandwidth),
         device.tdp_w or _LIKE["tdp"],
         device.nm or _LIKE["nm"],

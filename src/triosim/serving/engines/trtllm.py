@@ -38,6 +38,7 @@ class TrtLlm(Policy):
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "trtllm"
+    casts_gathered: ClassVar[bool] = True
     step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
     overlaps: ClassVar[bool] = True

@@ -1,0 +1,289 @@
+// A replica whose policy and cache Python has, those of built-in engines that C++ has not and those of users: the loop of
+// triosim/serving/replica.py, which asks the policy for each step.  Requests are Python's own objects, and whatever the
+// policy can read of them is as it would be there.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serving_fleet.hpp"
+
+namespace triosim::serving {
+
+namespace nb = nanobind;
+
+// Names of attributes, each made once.
+struct Names {
+    nb::object busy = name("busy"), blocks = name("blocks"), cached = name("cached"), computed = name("computed"),
+               end = name("end"), finished = name("finished"), first_token = name("first_token"), known = name("known"),
+               last_end = name("last_end"), last_token = name("last_token"), prefill = name("prefill"),
+               restarts = name("restarts"), row = name("row"), running = name("running"), scheduled = name("scheduled"),
+               waited = name("waited"), free = name("free"), waiting = name("waiting");
+
+private:
+    static nb::object name(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
+};
+
+class AskedReplica {
+public:
+    // made: a request's object, of its row, number, arrival, prompt and output.
+    AskedReplica(nb::object replica, nb::object made, Times& times, Samples gaps, bool steady, bool ahead)
+        : gaps(std::move(gaps)), python(std::move(replica)), made_(std::move(made)), policy_(python.attr("policy")),
+          cache_(python.attr("cache")), check_(python.attr("check")), schedule_(policy_.attr("schedule")),
+          queue_(policy_.attr("queue")), finish_(policy_.attr("finish")), match_(cache_.attr("match")),
+          store_(cache_.attr("store")), hold_(cache_.attr("hold")), times_(times),
+          size_(nb::cast<std::int64_t>(cache_.attr("block_tokens"))), reuses_(nb::cast<bool>(cache_.attr("reuses"))),
+          steady_(steady), ahead_(ahead) {
+        const nb::object most = policy_.attr("max_tokens");
+        if (!most.is_none()) most_ = whole(most);
+    }
+    AskedReplica(AskedReplica&&) = default;
+    ~AskedReplica() {
+        own_.each([](std::int64_t, Request* request) { forget(*request); });
+    }
+
+    Samples gaps;
+    nb::object python;
+    std::int64_t outstanding = 0, steps = 0, busy = 0, tokens = 0, padding = 0;
+    bool in_flight = false;
+
+    // Routers and policies know a request by its object.
+    void known(Request& request) {
+        request.python = made_(request.row, request.number, request.arrived, request.prompt, request.end - request.prompt)
+                             .release()
+                             .ptr();
+    }
+
+    std::int64_t match(const Request& request) const { return whole(match_(object(request))); }
+
+    void arrive(Request& request) {
+        own_.emplace(request.row, &request);
+        check_(object(request));
+        ++outstanding;
+        if (ahead_) {
+            coming_.push_back(nb::borrow(object(request)));
+        } else {
+            queue_(object(request));
+        }
+    }
+
+    // The end of the step that begins, -1 if none does.
+    std::int64_t start(std::int64_t now, std::int64_t horizon) {
+        if (in_flight) return -1;
+        nb::object batch = schedule_();
+        if (empty(batch) && !coming_.empty()) {  // nothing was scheduled ahead
+            see();
+            batch = schedule_();
+        }
+        if (empty(batch)) return -1;
+        take(batch, now);
+        const auto count = static_cast<std::int64_t>(batch_.size());
+        if (steady_ && coming_.empty() && shape_.decodes == count && count == length(policy_.attr(names_.running)))
+            now = decoded(now, horizon);
+        const std::int64_t ticks = shape_.decodes == count ? times_.decodes(count, shape_.context) : times_.ticks(shape_);
+        busy += ticks;
+        ++steps;
+        tokens += shape_.tokens;
+        padding += times_.computed(shape_) - shape_.tokens;
+        in_flight = true;
+        see();
+        return sum(now, ticks);
+    }
+
+    template <class Finished>
+    void end(std::int64_t now, Finished finished) {
+        in_flight = false;
+        std::int64_t gap = 0, times = 0;
+        const nb::object at = nb::int_(now);
+        for (auto& [request, count] : batch_) {
+            set(request, names_.busy, Py_False);
+            set(request, names_.last_end, at);
+            const std::int64_t computed = get(request, names_.computed) + count;
+            set(request, names_.computed, computed);
+            if (reuses_) store_(request);
+            std::int64_t known = get(request, names_.known);
+            if (computed < known) continue;
+            set(request, names_.known, ++known);
+            if (get(request, names_.first_token) < 0) {
+                set(request, names_.first_token, at);
+            } else if (const std::int64_t since = now - get(request, names_.last_token); since == gap) {
+                ++times;
+            } else {
+                gaps.add(gap, times);
+                gap = since;
+                times = 1;
+            }
+            set(request, names_.last_token, at);
+            if (known != get(request, names_.end)) continue;
+            set(request, names_.finished, at);
+            --outstanding;
+            finish_(request);
+            const std::int64_t row = get(request, names_.row);
+            Request& own = *own_.at(row);
+            own_.erase(row);
+            own.scheduled = get(request, names_.scheduled);
+            own.first_token = get(request, names_.first_token);
+            own.waited = get(request, names_.waited);
+            own.restarts = get(request, names_.restarts);
+            own.cached = get(request, names_.cached);
+            forget(own);
+            finished(own);
+        }
+        gaps.add(gap, times);
+        batch_.clear();
+    }
+
+private:
+    static std::int64_t whole(nb::handle value) {
+        const std::int64_t out = PyLong_AsLongLong(value.ptr());
+        if (out == -1 && PyErr_Occurred()) throw nb::python_error();
+        return out;
+    }
+    static std::int64_t get(nb::handle object, const nb::object& name) {
+        return whole(nb::steal(checked(PyObject_GetAttr(object.ptr(), name.ptr()))));
+    }
+    static void set(nb::handle object, const nb::object& name, nb::handle value) {
+        if (PyObject_SetAttr(object.ptr(), name.ptr(), value.ptr())) throw nb::python_error();
+    }
+    static void set(nb::handle object, const nb::object& name, std::int64_t value) {
+        set(object, name, nb::int_(value));
+    }
+    static PyObject* checked(PyObject* found) {
+        if (!found) throw nb::python_error();
+        return found;
+    }
+    static std::int64_t length(nb::handle of) {
+        const Py_ssize_t found = PyObject_Size(of.ptr());
+        if (found < 0) throw nb::python_error();
+        return found;
+    }
+    static bool empty(nb::handle batch) {
+        const int found = PyObject_IsTrue(batch.ptr());
+        if (found < 0) throw nb::python_error();
+        return !found;
+    }
+    static nb::handle object(const Request& request) { return request.python; }
+    static void forget(Request& request) { Py_CLEAR(request.python); }
+
+    void see() {
+        for (const nb::object& request : coming_) queue_(request);
+        coming_.clear();
+    }
+
+    // What a batch computes; its requests are marked.
+    void take(nb::handle batch, std::int64_t now) {
+        batch_.clear();
+        shape_ = {0, 0, 0, 0, std::move(shape_.chunks)};
+        shape_.chunks.clear();
+        const nb::object at = nb::int_(now);
+        const nb::object rows = nb::steal(PySequence_Fast(batch.ptr(), ""));
+        bool good = rows.is_valid();
+        const Py_ssize_t count = good ? PySequence_Fast_GET_SIZE(rows.ptr()) : 0;
+        for (Py_ssize_t place = 0; good && place < count; ++place) good = taken(PySequence_Fast_GET_ITEM(rows.ptr(), place));
+        if (!good || (most_ >= 0 && shape_.tokens > most_)) refuse(batch, now);
+        for (auto& [request, tokens] : batch_) {
+            const std::int64_t last = get(request, names_.last_end);
+            if (last >= 0) {
+                if (last != now) set(request, names_.waited, get(request, names_.waited) + now - last);
+            } else if (get(request, names_.scheduled) < 0) {
+                set(request, names_.scheduled, at);
+            }
+        }
+    }
+
+    // Whether a pair of a batch keeps to the rules; then it is counted.
+    bool taken(nb::handle given) {
+        const nb::object pair = nb::steal(PySequence_Fast(given.ptr(), ""));
+        if (!pair.is_valid() || PySequence_Fast_GET_SIZE(pair.ptr()) != 2) return false;
+        const nb::handle request = PySequence_Fast_GET_ITEM(pair.ptr(), 0);
+        const nb::object tokens = nb::steal(PyNumber_Index(PySequence_Fast_GET_ITEM(pair.ptr(), 1)));
+        if (!tokens.is_valid()) return false;
+        const std::int64_t count = whole(tokens);
+        const std::int64_t before = get(request, names_.computed), known = get(request, names_.known);
+        const std::int64_t computed = before + count;
+        const nb::object taken = nb::steal(checked(PyObject_GetAttr(request.ptr(), names_.busy.ptr())));
+        if (!taken.is(Py_False) || count < 1 || computed > known) return false;
+        if (get(request, names_.blocks) * size_ < computed) return false;
+        if (before == get(request, names_.cached)) {
+            const int runs = PySequence_Contains(policy_.attr(names_.running).ptr(), request.ptr());
+            if (runs < 0) throw nb::python_error();
+            if (!runs) return false;
+        }
+        set(request, names_.busy, Py_True);
+        batch_.emplace_back(nb::borrow(request), count);
+        shape_.tokens += count;
+        shape_.sampled += computed == known;
+        if (before >= get(request, names_.prefill)) {
+            ++shape_.decodes;
+            shape_.context += known;
+        } else {
+            shape_.chunks.emplace_back(count, before);
+        }
+        return true;
+    }
+
+    // Python says which rule a batch breaks.
+    [[noreturn]] void refuse(nb::handle batch, std::int64_t now) {
+        PyErr_Clear();
+        for (auto& [request, tokens] : batch_) set(request, names_.busy, Py_False);
+        batch_.clear();
+        python.attr("refuse")(batch, now);
+        throw std::runtime_error("a batch that was refused keeps to the rules");
+    }
+
+    // Steps of the same decodes while each ends before the horizon, nobody is done and blocks suffice; when the step
+    // that follows begins.
+    std::int64_t decoded(std::int64_t now, std::int64_t horizon) {
+        const auto count = static_cast<std::int64_t>(batch_.size());
+        const std::int64_t free = get(cache_, names_.free) - count;
+        if (free < count || (reuses_ && length(policy_.attr(names_.waiting)))) return now;
+        std::int64_t most = never;
+        for (const auto& [request, _] : batch_) {
+            if (get(request, names_.last_token) != now) return now;
+            most = std::min(most, get(request, names_.end) - get(request, names_.known) - 1);
+        }
+        if (free / count < most) most = std::min(most, free / count * size_);
+        const std::int64_t begin = now;
+        std::int64_t played = 0;
+        for (; played < most; ++played) {
+            const std::int64_t ticks = times_.decodes(count, shape_.context);
+            const std::int64_t end = sum(now, ticks);
+            if (end >= horizon) break;
+            now = end;
+            gaps.add(ticks, count);
+            shape_.context += count;
+        }
+        if (!played) return now;
+        busy += now - begin;
+        steps += played;
+        tokens += played * count;
+        padding += played * (times_.padded(count) - count);
+        const nb::object at = nb::int_(now);
+        for (auto& [request, _] : batch_) {
+            const std::int64_t known = get(request, names_.known) + played;
+            set(request, names_.known, known);
+            set(request, names_.computed, get(request, names_.computed) + played);
+            set(request, names_.last_end, at);
+            set(request, names_.last_token, at);
+            if (empty(hold_(request, known))) throw GiveUp("blocks were counted before");
+            if (reuses_) store_(request);
+        }
+        return now;
+    }
+
+    Names names_;
+    nb::object made_, policy_, cache_, check_, schedule_, queue_, finish_, match_, store_, hold_;
+    Times& times_;
+    std::int64_t size_, most_ = -1;
+    bool reuses_, steady_, ahead_;
+    std::vector<nb::object> coming_;
+    std::vector<std::pair<nb::object, std::int64_t>> batch_;
+    Shape shape_;
+    KeyTable<Request*> own_;  // by row
+};
+
+}  // namespace triosim::serving
