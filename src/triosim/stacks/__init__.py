@@ -106,6 +106,9 @@ class Stack:
             graph of the whole iteration.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
+        whole_parameters: whether ZeRO 2 divides gradients and states only, so that parameters are whole in every pass
+            and those of which a rank has updated a part are gathered after the update; otherwise they are gathered in
+            each micro-batch, as PyTorch's ``fully_shard`` does without ``reshard_after_forward``.
         listed_collectives: whether parameters in shards are gathered, and their gradients reduced, by collectives that
             take a tensor for each rank (``torch.distributed.all_gather``, ``reduce_scatter``): the host makes a view of
             each rank's part and launches a copy of it (``ProcessGroupNCCL.cpp`` flattens what it is given), so that a
@@ -159,6 +162,7 @@ class Stack:
     expert_padding: bool = False
     graphs: str = ""
     gathers: str = "block"
+    whole_parameters: bool = False
     listed_collectives: bool = False
     blocking_gathers: bool = False
     blocking_launches: bool = False
@@ -205,6 +209,7 @@ class Stack:
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
         waits += ", each a tensor for each rank" if self.listed_collectives else ""
         waits += "; the host waits for every gather" if self.blocking_gathers else ""
+        waits += "; ZeRO 2 leaves parameters whole and gathers them after the update" if self.whole_parameters else ""
         waits += f"; SwiGLU's input kept in {self.stored_gate}" if self.stored_gate else ""
         waits += f"; {self.graphs} of each block launched as a graph" if self.graphs else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
