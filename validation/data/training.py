@@ -80,7 +80,7 @@ as the groups of 64 experts of Megatron-Bridge's rows do."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
-    "8x HDR200": ("InfiniBand-HDR", 8), "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
+    "8x HDR200": ("InfiniBand-HDR", 8), "200 Gb/s per node": ("InfiniBand-HDR", 1), "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (
@@ -287,14 +287,16 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
         {"attention": "unfused", "fused_softmax": False} if "Baichuan" in line["model"] else {"attention": "flash2"}
     ),
     "PaddleNLP LLaMA": lambda line: {
-        "attention": "flash2", "clip": True, "loss_scale": True,
+        "attention": "flash1", "clip": True, "loss_scale": True, "whole_parameters": True,
         "norms": "one" if "80GB" in line["gpu"] else "composed",
     },
     "Qwen finetuning": lambda line: {"attention": "flash2"},
-    "DeepSpeed autotuning GPT-2": lambda line: {"fused_softmax": False},
+    "DeepSpeed autotuning GPT-2": lambda line: {"fused_softmax": False, "overlap_gradients": False},
 }  # fmt: skip
-"""What the sources from P0301 on say of their software where the nearest stack has it otherwise, before the first
-prediction of each."""
+"""What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
+predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
+github.com/PaddlePaddle/flash-attention/pull/12) and that its stage 2 keeps parameters whole, and that stages 1 and 2 of
+DeepSpeed reduce after the backward unless ``overlap_comm`` says otherwise (``deepspeed/runtime/zero/config.py``)."""
 
 
 def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def _of_machine(job: PricedJob) -> HostCosts:
     alone = driven * crowding(int(on_servers.max(initial=1)) // driven, job.system.server_cores)
     if job.residual is not None:
         return job.residual.host(trace, alone)
-    asked = job.fidelity.host or (stack.host if stack is not None and job.named else "")
+    asked = job.fidelity.host
+    if not asked and stack is not None and job.named:
+        asked = (stack.gathering_host if job.step.replication.regathers else "") or stack.host
     if asked:
         return host(trace, asked, alone)
     mode, why = default_mode(job.workload, [own.device for own in job.jobs.values()], job.recorded_on)

@@ -76,11 +76,15 @@ class Stack:
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
+        gelu: whether GELU by tanh (``gelu_new`` of configurations) is ``composed`` of eight operators; ``""`` and
+            ``fused`` are one.
         stored_gate: type in which one SwiGLU kernel keeps what it read for its backward (:data:`STORED`), copied in the
             forward and back in the backward; ``""`` keeps it as it is.
         fused_pointwise: whether chains of elementwise operators, casts and the norm of their rows are one kernel each
             (:mod:`triosim.composition.pointwise`).
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
+        gathering_host: the same where parameters are gathered anew in each pass (ZeRO 3), if something is called around
+            each module there; ``""`` is ``host``.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
         clip: whether the norm of all gradients is found and they are scaled by it.
@@ -143,9 +147,11 @@ class Stack:
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
+    gelu: str = ""
     stored_gate: str = ""
     fused_pointwise: bool = False
     host: str = ""
+    gathering_host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"
     clip: bool = False
@@ -181,6 +187,7 @@ class Stack:
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
+            "composed_gelu": self.gelu == "composed",
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
             "repeated_heads": self.repeated_heads, "joined_products": self.joined_products, "masters": self.masters,
         }  # fmt: skip
@@ -224,7 +231,8 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
+    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS, "gelu": FUSIONS,
+    "gathering_host": HOSTS,
     "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 
