@@ -94,7 +94,9 @@ DEEPSPEED = Stack(host="none", whole_parameters=True)
 
 @settings(max_examples=8)
 @given(st.integers(2, 4), st.sampled_from([2, 4, 8]), st.sampled_from([1, 2, 4]))
-def test_zero_2_with_whole_parameters_scatters_for_each_part_and_gathers_once(count: int, ways: int, parts: int) -> None:
+def test_zero_2_with_whole_parameters_scatters_for_each_part_and_gathers_once(
+    count: int, ways: int, parts: int
+) -> None:
     """DeepSpeed's stage 2: m reduce-scatters and one all-gather of all parameters, after the update."""
     trace, parameters = blocks(count), count * PER_BLOCK * WEIGHT
     result = _run(trace, ways, zero=2, micro_batches=parts, stack=DEEPSPEED)

@@ -47,6 +47,10 @@ STACKS = {
     "DeepSpeed autotuning GPT-2": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
+NEAREST = {
+    "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
+}  # fmt: skip
+"""Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
     "Megatron-LM SC'21 Table 1", "Megatron-LM SC'21 Table 2", "Megatron-LM README 2020 scaling",
     "Korthikanti et al. MLSys 2023 Table 5", "vTrain measured set (single-node)", "vTrain measured set (multi-node)",
@@ -80,7 +84,8 @@ as the groups of 64 experts of Megatron-Bridge's rows do."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
-    "8x HDR200": ("InfiniBand-HDR", 8), "200 Gb/s per node": ("InfiniBand-HDR", 1), "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
+    "8x HDR200": ("InfiniBand-HDR", 8), "200 Gb/s per node": ("InfiniBand-HDR", 1),
+    "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (

@@ -302,7 +302,7 @@ def _software(job: CompiledJob) -> float:
     """Spread of the software; 0 of a recording, and of what is not trained."""
     if job.whole.meta.made_by != "triosim.model" or not job.plan.training:
         return 0.0
-    return software.spread(job.step.trace, job.plan.stack is not None)
+    return software.spread(job.step.trace, "" if job.plan.stack is None else job.plan.stack.name)
 
 
 def link_spread(system: System, assignment: DeviceAssignment) -> float:

@@ -231,8 +231,8 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS, "gelu": FUSIONS,
-    "gathering_host": HOSTS,
+    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
+    "gelu": FUSIONS, "gathering_host": HOSTS,
     "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 

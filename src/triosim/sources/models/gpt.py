@@ -15,8 +15,8 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net
-from triosim.sources.models._tape import Tensor
 from triosim.sources.models._parts import activate
+from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import unfused_attention
 from triosim.sources.models._weights import Weights
 
