@@ -71,3 +71,14 @@ def spread(trace: Trace, stack: str) -> float:
     experts = any(kind(name) == "experts" for name in set(trace.operators.name))
     which = 0.0 if stack else known["unnamed"]
     return math.hypot(known["experts" if experts else "dense"], which, between_sources(stack))
+
+
+def nameable(trace: Trace) -> float:
+    """Part of the variance of a step of unknown software that naming it takes away at most.
+
+    Args:
+        trace: its operators.
+    """
+    whole, known = spread(trace, ""), _document()["stacks"]
+    least = min((spread(trace, stack) for stack in known), default=whole)
+    return max(1 - (least / whole) ** 2, 0.0)
