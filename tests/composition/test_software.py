@@ -21,9 +21,23 @@ def test_releases_of_experts_differ_more_than_of_dense_models() -> None:
     known = software.spreads()
     assert known["dense"] < known["experts"]
     dense, experts = (triosim.model(name, sequence_length=16) for name in ("gpt2", "qwen3-30b-a3b"))
-    assert software.spread(dense, True) == known["dense"]
-    assert software.spread(experts, True) == known["experts"]
-    assert software.spread(dense, False) == pytest.approx(math.hypot(known["dense"], known["unnamed"]))
+    other = known["unseen"]
+    assert software.spread(dense, "mine") == pytest.approx(math.hypot(known["dense"], other))
+    assert software.spread(experts, "mine") == pytest.approx(math.hypot(known["experts"], other))
+    assert software.spread(dense, "") == pytest.approx(math.hypot(known["dense"], known["unnamed"], other))
+
+
+def test_sources_of_a_stack_differ_less_where_several_agree() -> None:
+    """Sources far from what was predicted widen their own stack's interval, releases of a stack share it."""
+    far, near = script.SourceError("far", 0.5, 0.1), script.SourceError("near", 0.02, 0.1)
+    found = script.of_stacks([far, near, near, near], 0.13)
+    assert found["near"] == (pytest.approx(0.13 * math.sqrt(2 / 5)), 3)
+    assert found["far"] == (0.13, 1)
+    assert script.unseen([far, near, near]) == 0.0
+    assert script.unseen([far, far, near]) == pytest.approx(math.sqrt((0.5 / 0.6745) ** 2 - 0.1**2))
+    names = {software.between_sources(name) for name in ("nemo", "nemo-2024")}
+    assert len(names) == 1
+    assert software.between_sources("mine") == software.spreads()["unseen"]
 
 
 def test_an_interval_holds_what_releases_differ_by_and_names_the_stack_where_none_is() -> None:

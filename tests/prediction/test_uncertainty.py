@@ -15,6 +15,7 @@ from triosim.kernels.uncertainty import half_width
 from triosim.prediction import uncertainty as module
 from triosim.prediction.result import Cause
 from triosim.prediction.result.words import unsure
+from triosim.stacks import load
 
 
 def test_a_recorded_step_is_as_sure_as_a_recorded_time():
@@ -43,15 +44,14 @@ def test_independent_classes_add_in_quadrature():
     from triosim.kernels.uncertainty import by_class
 
     times = price(PricingJob(job, accelerator("H100"), job, None))
-    width = np.hypot(half_width(*by_class(times, job)), software.spread(job, stack_named=False))
+    width = np.hypot(half_width(*by_class(times, job)), software.spread(job, ""))
     assert np.mean(drawn) == pytest.approx(width, rel=0.15)
 
 
 def test_the_host_is_named_where_it_binds():
-    job = triosim.model("gpt2", batch_size=1)
-    result = triosim.simulate(
-        job, triosim.system(device="H100", devices=1), fidelity=triosim.Fidelity(host="large-model")
-    )
+    job, machine = triosim.model("gpt2", batch_size=1), triosim.system(device="H100", devices=1)
+    known = triosim.Plan(stack=load("megatron-2023"))  # its software is not what is unsure
+    result = triosim.simulate(job, machine, known, triosim.Fidelity(host="large-model"))
     first = result.uncertainty[0]
     assert first.name == "the host"
     assert first.share > 0.9

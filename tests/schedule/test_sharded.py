@@ -15,6 +15,7 @@ from triosim.partition.passes.fuse import UnitsByModule
 from triosim.prediction.prepare import prepare
 from triosim.schedule.gathering import UngatheredUnits, missing
 from triosim.schedule.program import COLLECTIVES, Op
+from triosim.stacks import Stack
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, Trace
 
@@ -86,6 +87,38 @@ def test_volumes_are_those_of_the_paper(count: int, ways: int, parts: int) -> No
     for level, passes in ((1, 2), (2, 2 * parts), (3, 3 * parts)):
         result = _run(trace, ways, zero=level, micro_batches=parts)
         assert _sent(result) == passes * (ways - 1) * parameters
+
+
+DEEPSPEED = Stack(host="none", whole_parameters=True)
+
+
+@settings(max_examples=8)
+@given(st.integers(2, 4), st.sampled_from([2, 4, 8]), st.sampled_from([1, 2, 4]))
+def test_zero_2_with_whole_parameters_scatters_for_each_part_and_gathers_once(
+    count: int, ways: int, parts: int
+) -> None:
+    """DeepSpeed's stage 2: m reduce-scatters and one all-gather of all parameters, after the update."""
+    trace, parameters = blocks(count), count * PER_BLOCK * WEIGHT
+    result = _run(trace, ways, zero=2, micro_batches=parts, stack=DEEPSPEED)
+    assert _sent(result) == (parts + 1) * (ways - 1) * parameters
+    slices = result.timeline.slices
+    named = np.array([result.timeline.names[n] for n in slices.name])
+    mine = slices.rank == 0
+    update = slices.end[mine & (named == "aten::_foreach_add_")].max()
+    assert slices.begin[mine & (named == "all_gather")].min() == pytest.approx(float(update))
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_zero_2_with_whole_parameters_keeps_no_shards_beside_them(parts: int) -> None:
+    """A rank has all parameters, and its part of gradients and states; gathered ones lie beside its shards."""
+    trace, ways = blocks(4), 4
+    whole, gathered = (
+        _run(trace, ways, zero=2, micro_batches=parts, stack=one).memory for one in (DEEPSPEED, Stack(host="none"))
+    )
+    parameters = 4 * PER_BLOCK * WEIGHT
+    assert whole.categories["weight"] == parameters
+    assert gathered.categories["weight"] >= parameters * (1 + 1 / ways)
+    assert whole.categories["optimizer_state"] == gathered.categories["optimizer_state"] == parameters // ways
 
 
 def test_what_is_in_no_block_is_gathered_once_however_often_blocks_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from triosim.prediction.priced_job import price_job
 from triosim.prediction.staged_job import stage_job
 from triosim.schedule._stage import PartFacts
 from triosim.schedule.program import Op
-from triosim.stacks import FOLDER, Stack, load, names
+from triosim.stacks import ASSUMED, FOLDER, Stack, load, names
 from triosim.trace.tables import PERSISTENT, Category, Phase
 
 WANTED = (
@@ -383,3 +384,31 @@ def test_a_squared_relu_is_one_kernel_where_operators_are_fused() -> None:
         one, steps = names.count("squared_relu"), names.count("relu")
         assert (one, steps, names.count("squared_relu_backward")) == ((2, 0, 2) if fused else (0, 2, 0))
         assert names.count("threshold_backward") == steps
+
+
+def test_hooks_around_modules_cost_the_host_under_zero_3_only() -> None:
+    """DeepSpeed hooks into each module where parameters are gathered; elsewhere PyTorch launches as it does alone."""
+    step = triosim.model("gpt2", batch_size=1, sequence_length=64, precision="float16")
+    system = triosim.system("hgx-a100")
+
+    def seconds(stack: Stack, zero: int) -> float:
+        return triosim.simulate(step, system, Plan(dp=8, zero=zero, stack=stack)).iteration_time_s
+
+    deepspeed = load("deepspeed-zero3")
+    slow, fast = (replace(deepspeed, host=host, gathering_host="") for host in ("large-model", "eager"))
+    assert seconds(deepspeed, 3) == seconds(slow, 3) > 1.5 * seconds(fast, 3)
+    assert seconds(deepspeed, 2) == seconds(fast, 2)
+
+
+def test_gelu_spelled_out_is_eight_operators_and_their_derivatives() -> None:
+    """Power, two products and a sum, tanh, a sum and two products, as NewGELUActivation has them."""
+    one, spelled = (
+        triosim.model("gpt2", batch_size=1, sequence_length=64, **replace(ASSUMED, gelu=gelu).model_options)
+        for gelu in ("", "composed")
+    )
+    layers = 12
+    assert (np.array(one.operators.name) == "aten::gelu").sum() == layers
+    forward = (spelled.operators.phase == Phase.FORWARD).sum() - (one.operators.phase == Phase.FORWARD).sum()
+    assert forward == (8 - 1) * layers
+    assert "aten::gelu" not in spelled.operators.name
+    assert (np.array(spelled.operators.name) == "aten::tanh_backward").sum() == layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,22 @@ STACKS = {
     "tprimat, NeMo 25.03": "nemo", "Intel Gaudi 2 model performance": "megatron-gaudi",
     "torchtitan on H200 2025": "torchtitan", "KempnerForge 175B": "torchtitan",
     "ATorch Llama 2, FSDP": "deepspeed-transformers", "ATorch Llama 2, DeepSpeed 3D": "deepspeed-transformers",
+    "FlagPerf Megatron-Core": "megatron-core", "FlagPerf FlagScale": "megatron-2023",
+    "FlagPerf DeepSpeed": "deepspeed-transformers", "FlagPerf Megatron-DeepSpeed": "megatron-deepspeed",
+    "PaddleNLP LLaMA": "torch-eager", "OLMo-core README": "torchtitan", "AWS Neuron Trn1 training": "maxtext",
+    "Qwen finetuning": "deepspeed-transformers", "NeMo AutoModel LoRA": "torch-eager",
+    "DeepSpeed autotuning GPT-2": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
+NEAREST = {
+    "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
+}  # fmt: skip
+"""Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
     "Megatron-LM SC'21 Table 1", "Megatron-LM SC'21 Table 2", "Megatron-LM README 2020 scaling",
     "Korthikanti et al. MLSys 2023 Table 5", "vTrain measured set (single-node)", "vTrain measured set (multi-node)",
     "BigScience BLOOM topology runs", "Zero Bubble PP ICLR 2024 Table 4", "Megatron-Turing NLG 530B",
+    "DeepSpeed autotuning GPT-2",
 }  # fmt: skip
 """Sources whose attention keeps scores and weights as tensors of their own: older than FlashAttention, or, as Zero
 Bubble's, with a peak memory that only holds what such an attention keeps (a 1.5B model on 8 GPUs: 32 GB, where an
@@ -64,7 +74,8 @@ SYSTEMS = {
     "V100-SXM3-32GB": "dgx-2", "A100-SXM": "hgx-a100", "A100-SXM-80GB": "hgx-a100", "A100-SXM-40GB": "hgx-a100-40gb",
     "A100-PCIe-80GB": "pcie-a100-8", "H100-SXM-80GB": "hgx-h100", "B200-SXM": "hgx-b200", "B200-180GB": "hgx-b200",
     "H200-SXM": "hgx-h200", "A800-SXM": "hgx-a800", "MI300X": "mi300x-8", "Gaudi2": "gaudi2-8",
-    "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
+    "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "H800-SXM": "hgx-h800",
+    "Trainium1": "trn1-32xlarge",
 }  # fmt: skip
 """Ready systems of the catalog, by the GPU that a row names."""
 RACK, USED_OF_RACK = 72, 64
@@ -73,7 +84,8 @@ as the groups of 64 experts of Megatron-Bridge's rows do."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
-    "8x HDR200": ("InfiniBand-HDR", 8), "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
+    "8x HDR200": ("InfiniBand-HDR", 8), "200 Gb/s per node": ("InfiniBand-HDR", 1),
+    "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (
@@ -215,9 +227,16 @@ def _row(line: Mapping[str, str]) -> Row:
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
             "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
-            "first": _first(line), "assumed": assumed, "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
+            "first": _first(line), "assumed": assumed, "lora": _adapters(line),
         }
     )  # fmt: skip
+
+
+def _adapters(line: Mapping[str, str]) -> str:
+    """Adapters of the rows of LoRA: Qwen's scripts have rank 64 on all linear layers, AutoModel 8 by default."""
+    if "(LoRA)" not in line["model"]:
+        return ""
+    return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
 
 
 def _first(line: Mapping[str, str]) -> tuple[float, ...]:
@@ -261,7 +280,28 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
         return FMS
     if "Bridge" in line["source"]:
         return bridge.facts(line)
+    if line["source"] in LOOKED_UP:
+        return LOOKED_UP[line["source"]](line)
     return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
+
+
+LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
+    "FlagPerf FlagScale": lambda line: {"attention": "flash2"},
+    "FlagPerf Megatron-DeepSpeed": lambda line: {"attention": "flash2", "gradients": "parameter"},
+    "FlagPerf DeepSpeed": lambda line: (
+        {"attention": "unfused", "fused_softmax": False} if "Baichuan" in line["model"] else {"attention": "flash2"}
+    ),
+    "PaddleNLP LLaMA": lambda line: {
+        "attention": "flash1", "clip": True, "loss_scale": True, "whole_parameters": True,
+        "norms": "one" if "80GB" in line["gpu"] else "composed",
+    },
+    "Qwen finetuning": lambda line: {"attention": "flash2"},
+    "DeepSpeed autotuning GPT-2": lambda line: {"fused_softmax": False, "overlap_gradients": False},
+}  # fmt: skip
+"""What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
+predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
+github.com/PaddlePaddle/flash-attention/pull/12) and that its stage 2 keeps parameters whole, and that stages 1 and 2 of
+DeepSpeed reduce after the backward unless ``overlap_comm`` says otherwise (``deepspeed/runtime/zero/config.py``)."""
 
 
 def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:
@@ -283,7 +323,7 @@ def _int(line: Mapping[str, str], name: str, default: int = 1) -> int:
 def _open_recompute(line: Mapping[str, str]) -> bool:
     """Whether neither the row nor a public recipe says what runs again."""
     see = line["recompute"].startswith("see recipe") and not bridge.recompute(line)
-    return see or (not line["recompute"] and line["source"].startswith("NeMo"))
+    return see or (not line["recompute"] and line["source"].startswith(("NeMo", "AWS")))
 
 
 def _recipe(line: Mapping[str, str]) -> str:

@@ -1,12 +1,19 @@
-"""How much a training step differs with the software: between releases, and between stacks where none is named.
+"""How much a training step differs with the software: between releases, stacks, and sources of one stack.
 
     python -m validation.fit.software --data ../shared/data/training/measured.csv [--sources N] [--write]
 
 *Releases.*  NVIDIA's archive repeats the same cell (model, GPU, number of them, type, batch, sequence) over releases of
 Megatron-Bridge.  The spread is that of the measurements of a cell about their mean, mixtures of experts and others
 apart; no prediction enters.  *Stacks.*  Even rows of all other sources are predicted with their stack and without; the
-spread is the 90 % quantile of the logarithm of one over the other, every source counting the same.  Written to
-``src/triosim/composition/software.json``.
+spread is the 90 % quantile of the logarithm of one over the other, every source counting the same.
+
+*Sources.*  What a source measured over what was predicted of it, the median of its even rows, is one draw of what a
+stack's file leaves untold.  Of sources that nobody had looked at (P0201 and on of ``validation/data/published.csv``)
+predictions are the first ones, before anything was mended in view of them; their median absolute deviation, less what
+the intervals of that time said, is the spread ``unseen``.  A stack's own is drawn from that (an inverse chi-square of
+:data:`PRIOR` degrees of freedom) and from its sources, those of the table among them, as they are predicted now; a
+source further off than :data:`FURTHEST` deviations counts as that far, and no stack has more than ``unseen``, of which
+its worst sources are part already.  Written to ``src/triosim/composition/software.json``.
 """
 
 from __future__ import annotations
@@ -17,12 +24,14 @@ import json
 import math
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from validation.data.training import read
-from validation.judge.training import predict
+from validation.data.training import NEAREST, read
+from validation.judge.training import PUBLISHED, predict
 
 from triosim.composition import software
 from triosim.core.errors import InputError
@@ -32,6 +41,9 @@ TARGET = Path(software.__file__).with_name("software.json")
 ARCHIVE = "NVIDIA Megatron-Bridge performance summary"
 CELL = ("model", "gpu", "n_gpus", "precision", "global_batch", "seq_len")
 LEVEL = 0.9
+PRIOR, FURTHEST = 2, 3.0
+NORMAL_MEDIAN = 0.6745
+"""Of the absolute value of a standard normal variable."""
 LONG = ("BigScience",)
 """Sources whose rows take long to predict; a first look at them changes nothing."""
 
@@ -54,28 +66,99 @@ def releases(path: Path) -> dict[str, tuple[float, int]]:
     return {kind: (Z90 * math.sqrt(squares[kind] / freedom[kind]), freedom[kind]) for kind in squares}
 
 
-def unnamed(path: Path, most: int) -> tuple[float, dict[str, float]]:
-    """Spread between a stack and what is assumed without one, and each source's mean logarithm.
+@dataclass(frozen=True)
+class SourceError:
+    """What sources measured over what was predicted of them.
+
+    Attributes:
+        stack: the family of the software, ``""`` where none of the stacks is it.
+        log: the median of the logarithms.
+        known: standard deviation that the intervals said, of a logarithm.
+    """
+
+    stack: str
+    log: float
+    known: float
+
+
+def unnamed(path: Path, most: int) -> tuple[float, dict[str, float], list[SourceError]]:
+    """Spread between a stack and what is assumed without one, each source's mean logarithm, and its error with it.
 
     Args:
         path: the table.
         most: rows of a source.
     """
     of_source: dict[str, list[float]] = defaultdict(list)
+    errors: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
     for row in read(path):
         known = not row.lacks and not row.judges and row.source != ARCHIVE and not row.source.startswith(LONG)
         if not known or len(of_source[row.source]) >= most:
             continue
         try:
-            with_stack, without = (predict(row, stacked).iteration_time_s for stacked in (True, False))
+            with_stack, without = (predict(row, stacked) for stacked in (True, False))
         except InputError:
             continue
-        of_source[row.source].append(math.log(without / with_stack))
+        of_source[row.source].append(math.log(without.iteration_time_s / with_stack.iteration_time_s))
+        low, high = with_stack.interval_s
+        width = math.log(high / low) / 2
+        own = math.sqrt(max(width**2 - software.between_sources(row.stack) ** 2, 0.0))
+        errors[row.source].append((row.stack, math.log(row.seconds / with_stack.iteration_time_s), own))
     size = np.concatenate([np.abs(found) for found in of_source.values()])
     weight = np.concatenate([np.full(len(found), 1.0 / len(found)) for found in of_source.values()])
     order = np.argsort(size)
     at = int(np.searchsorted(np.cumsum(weight[order]) / weight.sum(), LEVEL))
-    return float(size[order][min(at, len(size) - 1)]), {s: float(np.mean(found)) for s, found in of_source.items()}
+    means = {s: float(np.mean(found)) for s, found in of_source.items()}
+    return float(size[order][min(at, len(size) - 1)]), means, _of_sources(errors)
+
+
+def first_errors() -> list[SourceError]:
+    """Errors of the first predictions of sources that nobody had looked at, even rows."""
+    errors: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
+    for row in read(PUBLISHED):
+        if row.first and not row.judges:
+            predicted, low, high = row.first
+            errors[row.source].append((row.stack, math.log(row.seconds / predicted), math.log(high / low) / 2))
+    return _of_sources(errors)
+
+
+def _of_sources(errors: Mapping[str, Sequence[tuple[str, float, float]]]) -> list[SourceError]:
+    """One of each source and stack."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for source, rows in errors.items():
+        for stack, log, width in rows:
+            found[source, software.family(stack)].append((log, width))
+    return [
+        SourceError(
+            "" if source in NEAREST else stack,
+            float(np.median([log for log, _ in rows])),
+            float(np.median([width for _, width in rows])) / Z90,
+        )
+        for (source, stack), rows in found.items()
+    ]
+
+
+def unseen(errors: Sequence[SourceError]) -> float:
+    """Standard deviation between sources, of a logarithm, less what was known."""
+    whole = float(np.median([abs(one.log) for one in errors])) / NORMAL_MEDIAN
+    return math.sqrt(max(whole**2 - float(np.median([one.known for one in errors])) ** 2, 0.0))
+
+
+def of_stacks(errors: Sequence[SourceError], usual: float) -> dict[str, tuple[float, int]]:
+    """Standard deviation between the sources of each stack, and how many there are.
+
+    Args:
+        errors: of sources.
+        usual: the standard deviation between sources of any stack.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in errors:
+        if not one.stack:
+            continue
+        found[one.stack].append(max(min(one.log**2, (FURTHEST * usual) ** 2) - one.known**2, 0.0))
+    return {
+        stack: (min(math.sqrt((PRIOR * usual**2 + sum(squares)) / (PRIOR + len(squares))), usual), len(squares))
+        for stack, squares in sorted(found.items())
+    }
 
 
 def main() -> None:
@@ -90,15 +173,25 @@ def main() -> None:
         print(f"releases, {kind}: 90 % within a factor {math.exp(spread):.2f} ({freedom} degrees of freedom)")
         note = f"times of the same cell in several releases of Megatron-Bridge, {freedom} degrees of freedom"
         spreads[kind] = {"spread": float(f"{spread:.3g}"), "note": note}
-    spread, means = unnamed(options.data, options.sources)
+    spread, means, errors = unnamed(options.data, options.sources)
     for source, mean in means.items():
         print(f"{source:40} without its stack {math.expm1(mean):+.1%}")
     print(f"no stack named: 90 % within a factor {math.exp(spread):.2f}")
     note = f"predictions without a stack over those with it, even rows of {len(means)} sources"
     spreads["unnamed"] = {"spread": float(f"{spread:.3g}"), "note": note}
+    first = first_errors()
+    usual = unseen(first)
+    print(f"sources of a stack: 90 % within a factor {math.exp(Z90 * usual):.2f} ({len(first)} sources)")
+    note = f"first predictions of {len(first)} sources that nobody had looked at, even rows"
+    spreads["unseen"] = {"spread": float(f"{Z90 * usual:.3g}"), "note": note}
+    stacks = {}
+    for stack, (deviation, count) in of_stacks([*first, *errors], usual).items():
+        print(f"{stack:40} 90 % within a factor {math.exp(Z90 * deviation):.2f} ({count} sources)")
+        stacks[stack] = {"spread": float(f"{Z90 * deviation:.3g}"), "sources": count}
     if options.write:
         document = {
             "schema": software.SCHEMA, "script": "validation/fit/software.py", "level": LEVEL, "spreads": spreads,
+            "stacks": stacks,
         }  # fmt: skip
         TARGET.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         print(f"wrote {TARGET.name}")

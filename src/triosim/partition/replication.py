@@ -64,6 +64,8 @@ class Replication:
         replicas: axis along which those Shards are replicated, ``""`` where ``axis`` has all replicas.
         states: whether optimizer states are Shard.
         weights: whether gradients and parameters are Shard too.
+        whole: whether parameters are whole in every pass though their gradients are Shard: a rank updates its part of
+            each, and all are gathered after the update (DeepSpeed's stage 2).
         regathers: whether a parameter that a forward gathered is freed after it and gathered again in the backward
             (``reshard_after_forward`` of PyTorch's ``fully_shard``).
         waits: whether gradients that are Shard are whole until all micro-batches have added to them, and only then
@@ -91,6 +93,7 @@ class Replication:
     replicas: str = ""
     states: bool = False
     weights: bool = False
+    whole: bool = False
     regathers: bool = False
     waits: bool = False
     modules: GatheredModules = field(default_factory=GatheredModules)
@@ -116,6 +119,11 @@ class Replication:
     def updates_on_host(self) -> bool:
         """Whether the host's processor updates, for the states are there."""
         return self.stay(Category.OPTIMIZER_STATE) is not None
+
+    @property
+    def gathered_after_update(self) -> bool:
+        """Whether a rank updates a part of parameters that are whole in every pass."""
+        return self.states and (self.whole or not self.weights)
 
     def shards(self, mesh: Mesh) -> int:
         """Parts into which what is Shard is cut."""

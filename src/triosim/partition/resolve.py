@@ -204,7 +204,7 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
             rules.append(RULES.get("vocabulary")())
     rules.append(_buckets(plan))
     if plan.zero != 0:
-        rules.append(Zero(plan.zero))
+        rules.append(Zero(plan.zero, plan.stack is not None and plan.stack.whole_parameters))
     if plan.dp_style == "dataparallel":
         from triosim.partition.rules.dataparallel import DataParallel
 

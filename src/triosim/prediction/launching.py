@@ -17,7 +17,7 @@ from triosim.composition.host import (
 )
 from triosim.partition.resolve import rules_of
 from triosim.prediction.priced_job import PricedJob, kernels_of_experts
-from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE
+from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE, Stack
 
 
 def launching_costs(job: PricedJob, chunks: int) -> HostCosts:
@@ -42,11 +42,16 @@ def _of_machine(job: PricedJob) -> HostCosts:
     alone = driven * crowding(int(on_servers.max(initial=1)) // driven, job.system.server_cores)
     if job.residual is not None:
         return job.residual.host(trace, alone)
-    asked = job.fidelity.host or (stack.host if stack is not None and job.named else "")
+    asked = job.fidelity.host or (_of_named_stack(stack, job) if stack is not None and job.named else "")
     if asked:
         return host(trace, asked, alone)
     mode, why = default_mode(job.workload, [own.device for own in job.jobs.values()], job.recorded_on)
     return host(trace, mode, alone, why)
+
+
+def _of_named_stack(stack: Stack, job: PricedJob) -> str:
+    """The row of the table of hosts that a stack says."""
+    return (stack.gathering_host if job.step.replication.regathers else "") or stack.host
 
 
 def _of_stack(job: PricedJob, costs: HostCosts, chunks: int) -> HostCosts:

@@ -290,7 +290,8 @@ def run_shares(step: Step, plan: Plan, mesh: JobMesh, micro_batches: int, named:
     if named and plan.training:
         found.append(often(step.trace, plan.stack or ASSUMED, micro_batches))
     if plan.quantize != "none":
-        found.append(quantization.shares(step.trace, micro_batches, bool(placed.weights) and placed.ranks(mesh) > 1))
+        anew = placed.weights and not placed.whole and placed.ranks(mesh) > 1
+        found.append(quantization.shares(step.trace, micro_batches, anew))
     return found
 
 

@@ -302,7 +302,7 @@ def _software(job: CompiledJob) -> float:
     """Spread of the software; 0 of a recording, and of what is not trained."""
     if job.whole.meta.made_by != "triosim.model" or not job.plan.training:
         return 0.0
-    return software.spread(job.step.trace, job.plan.stack is not None)
+    return software.spread(job.step.trace, "" if job.plan.stack is None else job.plan.stack.name)
 
 
 def link_spread(system: System, assignment: DeviceAssignment) -> float:
@@ -386,8 +386,16 @@ def _causes(job: CompiledJob, names: list[str], moved: NDArray[np.float64]) -> t
         return ()
     share = variance / total
     order = [int(i) for i in np.argsort(-share, kind="stable") if share[i] > SMALL]
+    unnamed = job.plan.stack is None and SOFTWARE in names and share[names.index(SOFTWARE)] > SMALL
+    part = {SOFTWARE: software.nameable(job.step.trace)} if unnamed else {}
     return tuple(
-        Cause(names[i], float(share[i]), float(np.sqrt(max(1 - share[i], 0.0))), _cure(job, names[i])) for i in order
+        Cause(
+            names[i],
+            float(share[i]),
+            float(np.sqrt(max(1 - share[i] * part.get(names[i], 1.0), 0.0))),
+            _cure(job, names[i]),
+        )
+        for i in order
     )
 
 

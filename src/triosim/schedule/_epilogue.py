@@ -158,7 +158,8 @@ class _Update:
         """All of it."""
         self._share_tied_weights()
         updated = self._update_on_host() if self.job.replication.updates_on_host else self._optimize()
-        shared = self.job.replication.states and not self.of.sharded and self.job.sharing > 1
+        shared = self.job.replication.states and self.job.sharing > 1
+        shared = shared and (self.job.replication.whole or not self.of.sharded)
         if shared and not self.job.gathers_ahead:
             self.of.gather_parameters(self.builder, COMPUTE)
         self._average_groups()

@@ -87,7 +87,7 @@ class JobFacts:
         self.modules: UnitsByModule | None = None
         self.gathered = self.replication.modules
         self.scatters_beside = plan.stack is None or plan.stack.overlap_gradients
-        updated_in_parts = self.replication.states and not self.replication.weights and self.sharing > 1
+        updated_in_parts = self.replication.gathered_after_update and self.sharing > 1
         self.gathers_ahead = bool(
             updated_in_parts and plan.overlap and plan.stack is not None and plan.stack.overlap_parameters
         )
@@ -268,6 +268,8 @@ class PartFacts:
         if job.modules is not None:
             used = [p for p, users in stages.parameters.items() if number in users]
             self.units = job.modules.units(used, self.grads, self.forward, self.backward)
+            if job.replication.whole:
+                self.units = [replace(unit, gather_bytes=0) for unit in self.units]
         self.host_copies = self._host_copies()
 
     def stage_of(self, number: int) -> int:
@@ -413,7 +415,8 @@ class StageFacts:
         if job.modules is not None:
             shards, shards_apart = (shared.shards for shared in job.shared)
             sharded, sizes = resident(trace, shards, job.step.apart, shards_apart)
-            blocks.shrinks(sharded, sizes)
+            if not job.replication.whole:
+                blocks.shrinks(sharded, sizes)
             if (stay := job.replication.stay(Category.WEIGHT)) is not None:
                 own = np.isin(sharded, job.step.trace.values.storage[self.parameters])
                 blocks.leaves(sharded[own].tolist())

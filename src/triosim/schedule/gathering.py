@@ -141,7 +141,7 @@ class Gathering:
         reach = [unit.backward if backward else unit.forward for unit in units]
         ran = [number for number, rows in enumerate(reach) if rows[0] >= 0]
         order = sorted(ran, key=lambda n: (reach[n][0], not units[n].root))
-        self.gathers = [n for n in order if units[n] in needs]
+        self.gathers = [n for n in order if units[n].gather_bytes and units[n] in needs]
         self.prefetched: dict[int, list[int]] = {}  # unit -> those that are launched when it has been copied out
         early = modules.backward_ahead if backward else modules.forward_ahead
         for n, at in zip(self.gathers, hoist(self.gathers, early), strict=True):

@@ -116,7 +116,7 @@ def _own_gathering(stack: Stack | None) -> bool:
     if stack is None:
         return False
     waits = stack.listed_collectives or stack.blocking_gathers or not stack.overlap_gradients
-    return stack.gathers != "block" or waits
+    return stack.gathers != "block" or stack.whole_parameters or waits
 
 
 @dataclass(frozen=True)

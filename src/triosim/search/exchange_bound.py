@@ -65,7 +65,7 @@ def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     known = placed.every == 1 and plain
     if not known or plan.places or plan.placement is not None:
         return ExchangeBound()
-    if placed.weights and (mesh.stages > 1 or plan.stack is not None):
+    if placed.weights and (placed.whole or mesh.stages > 1 or plan.stack is not None):
         return ExchangeBound()
     how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
     each = [placed, placed.of_apart() if placed.apart else placed]

@@ -76,11 +76,15 @@ class Stack:
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
+        gelu: whether GELU by tanh (``gelu_new`` of configurations) is ``composed`` of eight operators; ``""`` and
+            ``fused`` are one.
         stored_gate: type in which one SwiGLU kernel keeps what it read for its backward (:data:`STORED`), copied in the
             forward and back in the backward; ``""`` keeps it as it is.
         fused_pointwise: whether chains of elementwise operators, casts and the norm of their rows are one kernel each
             (:mod:`triosim.composition.pointwise`).
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
+        gathering_host: the same where parameters are gathered anew in each pass (ZeRO 3), if something is called around
+            each module there; ``""`` is ``host``.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
         clip: whether the norm of all gradients is found and they are scaled by it.
@@ -106,6 +110,9 @@ class Stack:
             graph of the whole iteration.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
+        whole_parameters: whether ZeRO 2 divides gradients and states only, so that parameters are whole in every pass
+            and those of which a rank has updated a part are gathered after the update; otherwise they are gathered in
+            each micro-batch, as PyTorch's ``fully_shard`` does without ``reshard_after_forward``.
         listed_collectives: whether parameters in shards are gathered, and their gradients reduced, by collectives that
             take a tensor for each rank (``torch.distributed.all_gather``, ``reduce_scatter``): the host makes a view of
             each rank's part and launches a copy of it (``ProcessGroupNCCL.cpp`` flattens what it is given), so that a
@@ -140,9 +147,11 @@ class Stack:
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
+    gelu: str = ""
     stored_gate: str = ""
     fused_pointwise: bool = False
     host: str = ""
+    gathering_host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"
     clip: bool = False
@@ -159,6 +168,7 @@ class Stack:
     expert_padding: bool = False
     graphs: str = ""
     gathers: str = "block"
+    whole_parameters: bool = False
     listed_collectives: bool = False
     blocking_gathers: bool = False
     blocking_launches: bool = False
@@ -177,6 +187,7 @@ class Stack:
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
+            "composed_gelu": self.gelu == "composed",
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
             "repeated_heads": self.repeated_heads, "joined_products": self.joined_products, "masters": self.masters,
         }  # fmt: skip
@@ -205,6 +216,7 @@ class Stack:
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
         waits += ", each a tensor for each rank" if self.listed_collectives else ""
         waits += "; the host waits for every gather" if self.blocking_gathers else ""
+        waits += "; ZeRO 2 leaves parameters whole and gathers them after the update" if self.whole_parameters else ""
         waits += f"; SwiGLU's input kept in {self.stored_gate}" if self.stored_gate else ""
         waits += f"; {self.graphs} of each block launched as a graph" if self.graphs else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
@@ -220,6 +232,7 @@ ASSUMED = Stack()
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
     "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
+    "gelu": FUSIONS, "gathering_host": HOSTS,
     "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 

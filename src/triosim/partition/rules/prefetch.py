@@ -40,7 +40,7 @@ class Prefetch(Rule):
         Raises:
             PlanError: nothing is gathered.
         """
-        if not placed.weights:
+        if not placed.weights or placed.whole:
             raise PlanError("prefetch: no parameters are gathered: give --zero 2 or 3 before, or leave it out")
         modules = tuple(word.strip() for word in self.modules.split("+") if word.strip())
         return replace(placed, modules=GatheredModules(modules, self.forward, self.backward))

@@ -250,7 +250,7 @@ class Cause:
     Attributes:
         name: what it is.
         share: its part of the variance.
-        without: by what factor the interval would be as wide without it.
+        without: by what factor the interval would be as wide without it; of software that nobody named, with its name.
         suggestion: what would make it surer, as the end of a sentence; ``""`` where nothing would.
     """
 

@@ -23,6 +23,8 @@ class LayerKernels:
         norms: how an RMS norm is run.
         fused_loss: whether cross entropy is one kernel; None follows ``fused``.
         fused_gate: whether SwiGLU is; None follows ``fused``.
+        composed_gelu: whether the approximation of GELU by tanh that configurations call ``gelu_new`` is spelled out in
+            eight operators; one otherwise.
         stored_gate: type in which one SwiGLU kernel keeps what it read for its backward; ``""`` for its own.
         added_biases: biases of linear layers are added by kernels of their own, not by the products.
         copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
@@ -40,6 +42,7 @@ class LayerKernels:
     norms: str = "one"
     fused_loss: bool | None = None
     fused_gate: bool | None = None
+    composed_gelu: bool = False
     stored_gate: str = ""
     added_biases: bool = False
     copied_heads: bool = False

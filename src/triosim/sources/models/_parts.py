@@ -30,6 +30,8 @@ def activate(net: Net, x: Tensor, name: str) -> Tensor:
     if name in ("relu", "relu2"):
         y = net.relu(x)
         return net.mul(y, y) if name == "relu2" else y
+    if name == "gelu_new" and net.kernels.composed_gelu:
+        return net.composed_gelu(x)
     return net.gelu(x, "none" if name == "gelu" else "tanh")
 
 

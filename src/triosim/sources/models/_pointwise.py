@@ -133,6 +133,23 @@ class PointwiseLayers(AutocastLayers):
         """Gaussian error linear unit, exact or by ``"tanh"``."""
         return self._activation(x, "gelu", {"approximate": approximate})
 
+    def composed_gelu(self, x: Tensor) -> Tensor:
+        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as Hugging Face's ``NewGELUActivation`` spells it out."""
+        y = self.scaled(self.add(x, self.scaled(self.cubed(x))))
+        return self.mul(self.scaled(x), self.shifted(self.tanh(y)))
+
+    def cubed(self, x: Tensor) -> Tensor:
+        """x^3, a power, whose derivative takes a power and two products."""
+        y = self._like(x)
+        row = self.operator("aten::pow", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:
+            square = self.unary("aten::mul", self.unary("aten::pow", x))
+            self.give(x, self.mul(g, square))
+
+        self.derivative(row, (y,), rule)
+        return y
+
     def silu(self, x: Tensor) -> Tensor:
         """x * sigmoid(x)."""
         return self._activation(x, "silu", {})

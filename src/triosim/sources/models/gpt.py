@@ -15,6 +15,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net
+from triosim.sources.models._parts import activate
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import unfused_attention
 from triosim.sources.models._weights import Weights
@@ -91,7 +92,7 @@ class GPT(Text):
                     x = net.add(y, x)
                     y = net.layer_norm("ln_2", x)
                     with net.module("mlp", "GPT2MLP"):
-                        y = net.gelu(net.conv1d("c_fc", y), "tanh")
+                        y = activate(net, net.conv1d("c_fc", y), "gelu_new")
                         y = net.dropout(net.conv1d("c_proj", y), self.resid_pdrop)
                     x = net.add(x, y)
             x = net.layer_norm("ln_f", x)

@@ -54,6 +54,6 @@ class GPTJ(Decoder):
 
     def feed_forward(self, layer: int) -> FeedForward:
         return FeedForward(
-            self.n_embd, self.n_inner or 4 * self.n_embd, "GPTJMLP", "gelu_pytorch_tanh", ("fc_in", "fc_out"),
+            self.n_embd, self.n_inner or 4 * self.n_embd, "GPTJMLP", "gelu_new", ("fc_in", "fc_out"),
             bias=True, dropout=self.resid_pdrop,
         )  # fmt: skip
