@@ -529,8 +529,6 @@ LACKING = {
     "deepseek_v32 glm_moe_dsa": "sparse attention to tokens that an indexer chooses",
     "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
     "gemma4 gemma4_text": "embeddings of each layer, and keys that layers share",
-    "lfm2_moe": "the router of its experts (LFM2 without experts is there)",
-    "apertus": "xIELU, an activation with two parameters",
     "modernbert": "an encoder of unpadded tokens with windows",
     "longcat_flash": "experts that do nothing, and two attentions in a block",
     "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",

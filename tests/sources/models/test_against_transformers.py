@@ -283,9 +283,47 @@ CASES |= {
     "qwen3_5": ("qwen3_5_text", CASES["qwen3_next"][1]),
     "qwen3_5_moe": ("qwen3_5_moe_text", CASES["qwen3_next"][1]),
 }
+SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+CASES |= {
+    "lfm2_moe": (
+        "lfm2_moe",
+        {**LLAMA, **SMALL_EXPERTS, "num_key_value_heads": 2, "num_dense_layers": 1,
+         "layer_types": ["conv", "full_attention"]},
+    ),
+    "lfm2_moe, no correction": (
+        "lfm2_moe",
+        {**LLAMA, **SMALL_EXPERTS, "num_dense_layers": 0, "layer_types": ["conv", "full_attention"],
+         "use_expert_bias": False},
+    ),
+    "cwm, listed windows": ("cwm", {**WINDOWED, "head_dim": 16, "pad_token_id": 0}),
+    "iquestcoder": ("iquestcoder", {**LLAMA, "head_dim": 32}),
+    "apertus": ("apertus", {**LLAMA, "pad_token_id": 0}),
+    "helium": ("helium", {**LLAMA, "head_dim": 16, "pad_token_id": 0}),
+    "jais2": ("jais2", LLAMA),
+    "flex_olmo": ("flex_olmo", {**LLAMA, "num_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0}),
+    "youtu": (
+        "youtu",
+        {**LLAMA, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16},
+    ),
+    "vaultgemma": ("vaultgemma", {**LLAMA, "head_dim": 16, "sliding_window": 8, "attn_logit_softcapping": None}),
+    "nanochat": ("nanochat", LLAMA),
+    "hyperclovax": ("hyperclovax", {**LLAMA, "pad_token_id": 0}),
+    "granitemoeshared": (
+        "granitemoeshared",
+        {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0, "shared_intermediate_size": 32},
+    ),
+    "granitemoeshared, none shared": (
+        "granitemoeshared", {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0}
+    ),
+    "afmoe, listed windows": (
+        "afmoe",
+        {**WINDOWED, **SMALL_EXPERTS, "num_shared_experts": 1, "head_dim": 16, "num_dense_layers": 1,
+         "mup_enabled": True},
+    ),
+}  # fmt: skip
 APART = {
-    "arcee",
-    "arcee, biases",
+    "afmoe, listed windows",
+    "apertus",
     "cohere",
     "cohere, normed",
     "cohere2, listed windows",
@@ -306,8 +344,11 @@ APART = {
     "granitemoehybrid",
     "granitemoehybrid, dense",
     "bamba",
+    "helium",
     "lfm2",
     "lfm2, biases",
+    "lfm2_moe",
+    "lfm2_moe, no correction",
     "mamba",
     "mamba, biases",
     "falcon_mamba",
@@ -315,6 +356,7 @@ APART = {
     "jamba, dense",
     "mamba2",
     "mamba2, biases",
+    "nanochat",
     "nemotron_h",
     "nemotron_h, biases",
     "qwen3_next",
@@ -333,6 +375,7 @@ APART = {
     "falcon, newer",
     "bloom",
     "gptj",
+    "youtu",
 }
 """Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
 place, or runs attention or a scan in pieces."""
@@ -360,7 +403,7 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
                 if type(module).__name__.endswith(
                     ("RMSNorm", "Cohere2LayerNorm", "CohereLayerNorm")
                 ):  # one kernel, as ours
-                    weight = None if "Weightless" in type(module).__name__ else module.weight
+                    weight = None if "Weightless" in type(module).__name__ else getattr(module, "weight", None)
                     module.forward = functools.partial(_normed, weight)
             change(net)
             for module in net.modules():

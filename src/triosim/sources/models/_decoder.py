@@ -35,7 +35,7 @@ class Layout:
         residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
             ``parallel`` both parts of the same x; ``single`` as ``pre``, but a block has one part only.
         wide: the residual stream of ``single`` blocks is float32.
-        scaled: what a part of a ``pre`` block gives is multiplied by a number before it is added.
+        scaled: what a part of a ``pre`` or ``around`` block gives is multiplied by a number before it is added.
         last_bias: whether the head has a bias.
     """
 
@@ -196,6 +196,9 @@ class Decoder(Text):
         def feed(y: Tensor) -> Tensor:
             return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
 
+        def add(x: Tensor, y: Tensor) -> Tensor:
+            return net.add(x, net.scaled(y) if layout.scaled else y)
+
         if layout.residual == "single":
             x, read = (net.to(x, "float32"), net.to(x, net.precision)) if layout.wide else (x, x)
             y = self.norm(net, norms[0], read)
@@ -208,12 +211,10 @@ class Decoder(Text):
             x = net.add(x, self.norm(net, norms[0], attend(x)))
             return net.add(x, self.norm(net, norms[1], feed(x)))
         if layout.residual == "around":
-            x = net.add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
-            return net.add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
-        y = attend(self.norm(net, norms[0], x))
-        x = net.add(x, net.scaled(y) if layout.scaled else y)
-        y = feed(self.norm(net, norms[1], x))
-        return net.add(x, net.scaled(y) if layout.scaled else y)
+            x = add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
+            return add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
+        x = add(x, attend(self.norm(net, norms[0], x)))
+        return add(x, feed(self.norm(net, norms[1], x)))
 
 
 def with_layers(family: Decoder, layers: Sequence[int]) -> Decoder:

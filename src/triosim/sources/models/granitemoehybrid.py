@@ -8,39 +8,11 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._granite import GraniteLike
-from triosim.sources.models._net import Net
+from triosim.sources.models._granite import GraniteFeedForward, GraniteLike
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
-from triosim.sources.models._tape import Tensor
-from triosim.sources.models._weights import Weights
 
 LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
-
-
-@dataclass(frozen=True)
-class GraniteFeedForward:
-    """Experts, if there are any, and what every token passes: two modules of the block."""
-
-    shared: FeedForward
-    experts: Experts | None = None
-    kind: str = ""
-
-    def weights(self, w: Weights, at: str) -> None:
-        """Declare its parameters."""
-        if self.experts:
-            self.experts.weights(w, f"{at}.block_sparse_moe")
-        self.shared.weights(w, f"{at}.shared_mlp")
-
-    def __call__(self, net: Net, x: Tensor) -> Tensor:
-        """The part of ``x`` [batch, tokens, width]."""
-        routed = None
-        if self.experts:
-            with net.module("block_sparse_moe", self.experts.kind):
-                routed = self.experts(net, x)
-        with net.module("shared_mlp", self.shared.kind):
-            y = self.shared(net, x)
-        return y if routed is None else net.add(routed, y)
 
 
 @registered
