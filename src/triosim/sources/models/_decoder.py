@@ -33,7 +33,8 @@ class Layout:
             come last.
         last_norm_first: the last norm is registered before the blocks.
         residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
-            ``parallel`` both parts of the same x; ``single`` as ``pre``, but a block has one part only.
+            ``parallel`` both parts of the same x; ``normed`` norm(x) + part(norm(x)), both times a number; ``single``
+            as ``pre``, but a block has one part only.
         wide: the residual stream of ``single`` blocks is float32.
         scaled: what a part of a ``pre`` or ``around`` block gives is multiplied by a number before it is added.
         last_bias: whether the head has a bias.
@@ -210,6 +211,12 @@ class Decoder(Text):
         if layout.residual == "post":
             x = net.add(x, self.norm(net, norms[0], attend(x)))
             return net.add(x, self.norm(net, norms[1], feed(x)))
+        if layout.residual == "normed":
+            for name, part in zip(norms, (attend, feed), strict=True):
+                x = self.norm(net, name, x)
+                y = part(x)
+                x = net.add(net.scaled(x), net.scaled(y))
+            return x
         if layout.residual == "around":
             x = add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
             return add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
