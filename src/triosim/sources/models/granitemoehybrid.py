@@ -9,6 +9,7 @@ from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._granite import GraniteFeedForward, GraniteLike
+from triosim.sources.models._mamba_like import Mamba2Blocks
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
 
@@ -17,7 +18,7 @@ LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attent
 
 @registered
 @dataclass(frozen=True)
-class GraniteMoeHybrid(GraniteLike):
+class GraniteMoeHybrid(GraniteLike, Mamba2Blocks):
     """Configuration, named as in Hugging Face's ``config.json``, whose ``layer_types`` are letters of a pattern here:
     ``M`` for Mamba-2, ``*`` for attention."""
 
@@ -26,14 +27,7 @@ class GraniteMoeHybrid(GraniteLike):
     num_local_experts: int = 0
     num_experts_per_tok: int = 2
     position_embedding_type: str = "nope"
-    mamba_n_heads: int = 128
     mamba_d_head: int = 64
-    mamba_n_groups: int = 1
-    mamba_d_state: int = 256
-    mamba_d_conv: int = 4
-    mamba_chunk_size: int = 256
-    mamba_conv_bias: bool = True
-    mamba_proj_bias: bool = False
 
     layout: ClassVar = Layout(
         "GraniteMoeHybrid", feed_forward="", scaled=True,
@@ -71,11 +65,7 @@ class GraniteMoeHybrid(GraniteLike):
 
     @property
     def _mixer(self) -> Mamba2Mixer:
-        return Mamba2Mixer(
-            self.hidden_size, self.mamba_n_heads, self.mamba_d_head, self.mamba_n_groups, self.mamba_d_state,
-            self.mamba_d_conv, self.mamba_chunk_size, "GraniteMoeHybridMambaLayer", "GraniteMoeHybridRMSNormGated",
-            self.mamba_proj_bias, self.mamba_conv_bias,
-        )  # fmt: skip
+        return self.mixer(self.mamba_d_head, "MambaLayer")
 
     @property
     def _experts(self) -> Experts | None:
