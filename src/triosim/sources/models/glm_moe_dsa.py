@@ -37,7 +37,7 @@ class GLMMoEDSA(DeepSeekV32):
             table = {**table, "sharing": [at for at, name in enumerate(listed) if name == "shared"]}
         elif isinstance(pattern, (str, list)):
             table = {**table, "sharing": [at for at, name in enumerate(pattern) if name in ("S", "shared")]}
-        elif all(type(number) is int for number in (depth, every, first)) and every > 1:
+        elif isinstance(depth, int) and isinstance(every, int) and isinstance(first, int) and every > 1:
             table = {**table, "sharing": [at for at in range(depth) if max(at - first + 1, 0) % every]}
         without = ("indexer_types", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
         return {key: value for key, value in table.items() if key not in without}

@@ -20,7 +20,7 @@ class Mixtral(Windowed):
     num_experts_per_tok: int = 2
 
     layout: ClassVar = Layout("Mixtral")
-    model_types: ClassVar = ("mixtral",)
+    model_types: ClassVar[tuple[str, ...]] = ("mixtral",)
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def problem(self) -> str:
