@@ -16,8 +16,9 @@ of four warps fill a multiprocessor: little hides them.  A kernel that goes thro
 as long as the sequence.  Blocks are compiled by Triton as those of fused experts are, whose constants are taken
 (:mod:`triosim.kernels.physical.moe`), launches those of elementwise kernels.  No constant was fitted to a scan:
 published times judge the model and give its interval alone (``validation/fit/physical_scan.py``).  Lightning attention
-is priced as Mamba-2 without convolution and gate.  Mamba's own scan, which is no product, is another
-(:mod:`triosim.kernels.physical.selective_scan`).
+(``fla/ops/common/chunk_h.py`` and ``chunk_o.py``), which neither convolves nor gates, makes states and results, and in
+its backward states again, their gradients, those of queries and keys, and those of values.  Mamba's own scan, which is
+no product, is another (:mod:`triosim.kernels.physical.selective_scan`).
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None
     peak = arithmetic(device).flops[work.dtype]
     rate = d.sustained(peak, t.efficiency, t.joule_per_flop * work.item / 2)
     seconds, computing, moving, launching = (np.zeros(len(work)) for _ in range(4))
-    for of_delta, kernels in ((False, _mamba(work)), (True, _delta(work))):
+    plain = ~work.delta & ~work.gated & (work.window == 0)
+    for own, kernels in ((~work.delta & ~plain, _mamba(work)), (work.delta, _delta(work)), (plain, _lightning(work))):
         for kernel, there in kernels:
-            there = there & (work.delta == of_delta) & ~work.selective
+            there = there & own & ~work.selective
             busy_units = np.minimum(np.maximum(kernel.blocks, 1.0) / d.units, 1.0)
             compute = kernel.flop / (rate * busy_units) + kernel.blocks * t.prologue_s / d.units
             fed = kernel.flop * work.item / TILE  # each of two operands of a tile is read once for TILE columns
@@ -172,6 +174,28 @@ def _mamba(w: ScanCalls) -> Kernels:
     yield _kernel(of_pairs, 2 * values + steps + pairs, by_rows, w.head, back)
     yield _kernel(zero, 12 * WIDE * rows, zero, zero, back, 9.0)  # sums of decays turned round, of steps and biases
     yield _kernel(zero, 3 * (values + 2 * keys), zero, zero, back & convolved)
+
+
+def _lightning(w: ScanCalls) -> Kernels:
+    """Kernels of linear attention whose heads decay by constants; a chunk is a tile, all of it multiplied."""
+    tokens, every = w.tokens(), np.ones(len(w), bool)
+    keys, values, states = w.keys(), w.values(), w.states() * w.item
+    of_states = 2 * tokens * w.heads * w.head * w.state
+    by_key, by_value = 2 * w.rows() * w.chunk * w.state, 2 * w.rows() * w.chunk * w.head
+    cells = w.sequences * w.chunks() * w.heads
+    one_by_one = w.sequences * w.heads * np.ceil(w.head / TILE) * np.ceil(w.state / TILE)
+    by_value_tiles, by_key_tiles = cells * np.ceil(w.head / TILE), cells * np.ceil(w.state / TILE)
+    through, back = w.chunks() * w.chunk, w.backward
+
+    yield _kernel(of_states, keys + values + states, one_by_one, through, every)
+    results = of_states + by_key + by_value, 2 * keys + 2 * values + states
+    yield _kernel(*results, by_value_tiles, 2 * w.state + w.chunk, ~back)
+    yield _kernel(of_states, keys + values + states, one_by_one, through, back)
+    of_keys = 2 * of_states + 2 * by_key + by_value, 4 * keys + 2 * values + 2 * states
+    yield _kernel(*of_keys, by_key_tiles, 3 * w.head + 2 * w.chunk, back)
+    yield _kernel(
+        of_states + by_key + by_value, 2 * keys + 2 * values + states, by_value_tiles, 2 * w.state + w.chunk, back
+    )
 
 
 def _delta(w: ScanCalls) -> Kernels:
