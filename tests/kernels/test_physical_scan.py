@@ -66,7 +66,26 @@ def test_the_interval_is_what_the_script_writes():
 
 def test_a_call_launches_the_kernels_that_are_priced():
     for (name, backward), count in KERNELS.items():
-        delta = "delta" in name
-        work = scans(1, 1024, 8, 8, 128, 64, 64, 0 if delta else 4, delta=delta, backward=backward, normed=not delta)
-        priced = scan._delta(work) if delta else scan._mamba(work)
+        mamba, plain = "conv1d" in name, "lightning" in name
+        delta = not (mamba or plain)
+        work = scans(
+            1, 1024, 8, 8, 128, 64, 64, 4 if mamba else 0, delta=delta, backward=backward, normed=mamba,
+            by_element="kda" in name, gated=mamba,
+        )  # fmt: skip
+        priced = scan._delta(work) if delta else scan._mamba(work) if mamba else scan._lightning(work)
         assert sum(kernel.launches for kernel, there in priced if there[0]) == count
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_linear_attention_takes_no_longer_than_what_also_convolves_gates_or_corrects(backward):
+    sizes = (1, 8192, 64, 64, 128, 128, 64)
+    plain = seconds(*sizes, backward=backward, gated=False)
+    assert plain < seconds(*sizes, 4, backward=backward)
+    assert plain < seconds(*sizes, delta=True, backward=backward)
+    work = scans(*sizes, backward=backward, gated=False)
+    assert plain > max(work.flop()[0] / H100.peak("bfloat16"), work.bytes()[0] / H100.memory_bandwidth)
+
+
+def test_decays_of_each_element_take_longer_than_those_of_heads():
+    sizes = (1, 8192, 32, 32, 128, 128, 64)
+    assert seconds(*sizes, delta=True, by_element=True) > 1.05 * seconds(*sizes, delta=True)

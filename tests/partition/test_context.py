@@ -296,3 +296,21 @@ def test_on_the_command_line() -> None:
     swept = run(*job, "--sweep", "cp=1,2,4", "tp=1,2")
     assert swept.returncode == 0, swept.stderr
     assert "cp" in swept.stdout
+
+
+APERTUS = {
+    "model_type": "apertus", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 512, "max_position_embeddings": LENGTH,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{"dp": 4}, {"dp": 4, "cp": 4}])
+def test_parameters_within_an_activation_are_reduced_with_the_others(options: dict, tmp_path) -> None:
+    """softplus of xIELU's two parameters is linear in its gradient: nothing is added up before it."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(APERTUS))
+    trace = triosim.model(str(file), batch_size=8, sequence_length=LENGTH)
+    rules = {"parallelism": ("context",), "parallelism_options": {"cp": 4}} if options.pop("cp", 0) else {}
+    job = prepare(trace, SYSTEM, *asked(**options, **rules, batch_size=8, host="none", idle_ok=True))
+    small = [n for n in job.step.transfers.bytes.tolist() if n <= 4]
+    assert not small

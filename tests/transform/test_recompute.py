@@ -372,3 +372,18 @@ def test_a_block_that_changes_what_it_was_given_is_refused() -> None:
         g = after
     with pytest.raises(PlanError, match=r"relu_ in 'layers\.0' writes into what its block was given"):
         recomputed(b.build(Meta("test")), "full")
+
+
+@pytest.mark.parametrize("policy", ["operators", "pointwise"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_a_block_hands_on_is_not_made_again(policy: str, fused: bool) -> None:
+    """The next block's norm reads it, and it is kept for that: of a block's two sums the first alone runs again."""
+    trace = recomputed(llama(fused=fused), policy)
+    operators, of = trace.operators, blocks(trace).of(trace)
+    again = [row for row in range(len(trace)) if operators.phase[row] == Phase.RECOMPUTE]
+    within = [
+        row
+        for row in again
+        if operators.name[row] == "aten::add" and trace.modules.path[operators.module[row]].count(".") == 2
+    ]
+    assert max(Counter(of[row] for row in within).values(), default=0) <= 1

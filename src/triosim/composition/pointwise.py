@@ -7,7 +7,10 @@ whole kernel, whose bytes are what the chain reads from outside and what others 
 and are not launched.
 
 A chain is of one pass, forward or backward, for these are compiled apart, and it ends where anything else reads what it
-makes.  Memory is that of the single operators: what a compiler never writes is not taken off.
+makes.  Memory is that of the single operators.  What the passes hand to each other is what AOTAutograd's partitioner
+chooses, which makes cheap chains again and keeps what products read: stacks that compile name fused kernels, which keep
+just that (``tests/stacks/test_compiled_saves.py``).  What lives within a chain alone is not taken off: it is at no peak
+of the published rows of torchtitan, where the loss or the sums of gradients are.
 """
 
 from __future__ import annotations

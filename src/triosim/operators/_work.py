@@ -167,6 +167,7 @@ class ScanWork(NamedTuple):
         backward: whether it is the gradient.
         normed: whether the result is normed as it is gated.
         selective: whether each of ``heads`` channels decays each element of its state by itself (Mamba; ``head`` is 1).
+        by_element: whether each element of a key decays by itself (Kimi's delta rule).
     """
 
     sequences: float
@@ -181,6 +182,7 @@ class ScanWork(NamedTuple):
     backward: bool = False
     normed: bool = False
     selective: bool = False
+    by_element: bool = False
 
     @staticmethod
     def cube(flop: float) -> ScanWork:

@@ -64,7 +64,7 @@ class Elementwise(Kind):
         swiglu clamped_swiglu: gate up weight
         squared_relu: gate weight
         softsign: self
-        gdn_gate: gate A_log dt_bias
+        gdn_gate kda_gate: gate A_log dt_bias
         fused_rope: input cos sin
         silu_and_mul gelu_and_mul gelu_tanh_and_mul rotary_embedding
         """
@@ -95,7 +95,7 @@ class Elementwise(Kind):
         shape = broadcast(call.inputs)
         if shape is None:
             return None
-        dtype = "bool" if call.name in _TRUTHS else "float32" if call.name == "gdn_gate" else promoted(call)
+        dtype = "bool" if call.name in _TRUTHS else "float32" if call.name in _GATES else promoted(call)
         made = CallResult(shape, dtype)
         return (made, CallResult(shape, "bool", saved=True)) if call.name in _MASKED else (made,)
 
@@ -118,6 +118,8 @@ class Elementwise(Kind):
 
 
 _FILLS = ("zero", "fill")
+_GATES = ("gdn_gate", "kda_gate")
+"""Decays of delta rules, in float32."""
 _LIKE_INPUT = ("fused_rope", "prelu", "_prelu_kernel", "glu", "swiglu", "clamped_swiglu", "squared_relu")
 _MASKED = ("native_dropout", "_fused_dropout", "fused_dropout")
 _TRUTHS = frozenset((

@@ -83,7 +83,7 @@ class SelectiveScan(Kind):
         batch, length, channels = call.shape("u") or (0, 0, 0)
         state = (call.shape("A_log") or (0, 1))[1]
         sizes = [batch, length, channels, 1, state, 1, min(CHUNK, max(length, 1)), 0]
-        flags: list[bool] = [False, call.backward, False, True]
+        flags: list[bool] = [False, call.backward, False, True, False]
         row: list[Any] = [*map(float, sizes), *flags]
         return ScanWork(*row)
 

@@ -232,8 +232,9 @@ class _Walk:
     def _stays_partial(self, row: int, before: Sequence[Placement]) -> bool:
         """Whether the sum over ranks may be taken after this operator instead of before it.
 
-        So it is for a view, for a sum of Partial values, and for the sums in which the backward gathers gradients of
-        one value (of queries, keys and values): there one rank may add what is whole, and each what rests with it.
+        So it is for a view, for a sum of Partial values, for what turns a summand into the gradient of a parameter that
+        is left to the replicas' own reduction, and for the sums in which the backward gathers gradients of one value
+        (of queries, keys and values): there one rank may add what is whole, and each what rests with it.
         """
         call = self.facts.calls[row]
         if call.kind == "view" or call.name in _CARRIES_PARTIAL:
@@ -242,6 +243,10 @@ class _Walk:
         shards = [at for at, p in enumerate(before) if isinstance(p, Shard)]
         if len(partial) == 1 and not shards and self._shrinks(row, self.facts.inputs[row][partial[0]]):
             return True
+        if len(partial) == 1 and not shards and self._linear(row, partial[0]):
+            made = self.facts.outputs[row]
+            if made and all(self.facts.of[value] >= 0 and self._left(value) for value in made):
+                return True
         if call.name not in ("add", "sub") or call.backward or len(self._resting(row, before)[0]) < len(shards):
             return False
         return self.facts.phase[row] == Phase.BACKWARD or all(isinstance(p, Partial) for p in before)

@@ -42,7 +42,6 @@ from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
-from triosim.transform.recompute import recomputed
 
 if TYPE_CHECKING:
     from triosim.composition.residual import CalibratedOverhead
@@ -205,6 +204,10 @@ def _as_planned(workload: Trace, system: System, plan: Plan, rules: Sequence[Rul
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = laid_out(optimized(workload, plan.optimizer), plan.layout)
     cast = _in_few_bits(workload, system, plan, rules)
+    if plan.recompute == "none":
+        return cast
+    from triosim.transform.recompute import recomputed  # few plans run anything again
+
     return recomputed(cast, plan.recompute, (plan.stack or ASSUMED).recomputed == NEEDED)
 
 

@@ -458,10 +458,10 @@ def _of_decoder(name: str, family: Any) -> ServedModel:
 def _layer(name: str, family: Any, number: int) -> ServedLayer:
     """One layer of a decoder."""
     from triosim.sources.models._experts import Experts
+    from triosim.sources.models._granite import GraniteFeedForward
     from triosim.sources.models._parts import FeedForward
     from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
     from triosim.sources.models.falcon_h1 import SideBySide
-    from triosim.sources.models.granitemoehybrid import GraniteFeedForward
 
     own: Any = family.attention(number)
     part: Any = family.feed_forward(number)
@@ -472,7 +472,7 @@ def _layer(name: str, family: Any, number: int) -> ServedLayer:
         state, own = _state(own), None
     attention = None if own is None else _attention(name, family, own)
     if isinstance(part, GraniteFeedForward):
-        shared = part.shared.inner if part.experts else 0
+        shared = part.shared.inner if part.experts and part.shared else 0
         part = part.experts or part.shared
     if isinstance(part, Experts):
         shared = shared or (part.shared.inner if part.shared else 0)
@@ -486,7 +486,7 @@ def _layer(name: str, family: Any, number: int) -> ServedLayer:
 
 def _attention(name: str, family: Any, own: Any) -> ServedHeads | ServedLatent:
     """That of a layer."""
-    from triosim.sources.models._gated_attention import GatedAttention
+    from triosim.sources.models._gated_attention import GatedAttention, OutputGatedAttention
     from triosim.sources.models._latent import LatentAttention
     from triosim.sources.models._parts import SelfAttention
 
@@ -496,7 +496,8 @@ def _attention(name: str, family: Any, own: Any) -> ServedHeads | ServedLatent:
         window = own.window or getattr(own, "chunk", 0)
         normed = own.norm is not None or getattr(own, "normed", False)
         window = window if 0 < window < family.longest else 0
-        return ServedHeads(own.heads, own.groups, own.size, window, normed, isinstance(own, GatedAttention))
+        gated = isinstance(own, (GatedAttention, OutputGatedAttention))
+        return ServedHeads(own.heads, own.groups, own.size, window, normed, gated)
     if isinstance(own, SelfAttention):
         raise _not_served(name, family, "has attention with biases by distance")
     raise _not_served(name, family, "has layers of their own form in place of attention")

@@ -357,9 +357,7 @@ def _check_layer_types(family: Decoder, layer_types: Any, where: str) -> None:
     """
     if not isinstance(layer_types, list) or len(layer_types) != family.depth:
         raise InputError(f"{where}: layer_types must be a list of the {family.depth} layers, one for each")
-    from triosim.sources.models._scan import GatedDeltaNet, Mamba2Mixer
-
-    linear = [isinstance(family.attention(layer), (Mamba2Mixer, GatedDeltaNet)) for layer in range(family.depth)]
+    linear = [getattr(family.attention(layer), "linear", False) for layer in range(family.depth)]
     known = LAYER_TYPES if any(linear) else LAYER_TYPES[:-1]
     for layer, kind in enumerate(layer_types):
         if kind not in known:
@@ -524,13 +522,8 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
 
 LACKING = {
     "zamba zamba2": "blocks that share one attention, beside the scans of Mamba",
-    "minimax minimax_m1 minimax_text_01": "lightning attention, a linear attention with decays by head",
-    "kimi_linear": "Kimi Delta Attention, a delta rule with decays by channel",
-    "deepseek_v32 glm_moe_dsa": "sparse attention to tokens that an indexer chooses",
     "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
     "gemma4 gemma4_text": "embeddings of each layer, and keys that layers share",
-    "lfm2_moe": "the router of its experts (LFM2 without experts is there)",
-    "apertus": "xIELU, an activation with two parameters",
     "modernbert": "an encoder of unpadded tokens with windows",
     "longcat_flash": "experts that do nothing, and two attentions in a block",
     "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",

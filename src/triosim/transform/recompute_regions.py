@@ -333,7 +333,7 @@ def _cheap(facts: StepFacts, block: list[int], products: bool) -> list[int]:
         if facts.view[row] or sum(facts.bytes[s] for s in only_for_this) < sum(facts.bytes[s] for s in made - read):
             found.append(row)
             again |= made
-    return _needed(facts, found)
+    return _needed_within(facts, block, found)
 
 
 def _needed(facts: StepFacts, rows: list[int]) -> list[int]:

@@ -283,9 +283,71 @@ CASES |= {
     "qwen3_5": ("qwen3_5_text", CASES["qwen3_next"][1]),
     "qwen3_5_moe": ("qwen3_5_moe_text", CASES["qwen3_next"][1]),
 }
+SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+CASES |= {
+    "lfm2_moe": (
+        "lfm2_moe",
+        {**LLAMA, **SMALL_EXPERTS, "num_key_value_heads": 2, "num_dense_layers": 1,
+         "layer_types": ["conv", "full_attention"]},
+    ),
+    "lfm2_moe, no correction": (
+        "lfm2_moe",
+        {**LLAMA, **SMALL_EXPERTS, "num_dense_layers": 0, "layer_types": ["conv", "full_attention"],
+         "use_expert_bias": False},
+    ),
+    "cwm, listed windows": ("cwm", {**WINDOWED, "head_dim": 16, "pad_token_id": 0}),
+    "iquestcoder": ("iquestcoder", {**LLAMA, "head_dim": 32}),
+    "kimi_linear": (
+        "kimi_linear",
+        {**LLAMA, "kv_lora_rank": 16, "q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+         "v_head_dim": 16, "num_experts": 8, "num_experts_per_token": 2, "num_shared_experts": 1,
+         "first_k_dense_replace": 1, "pad_token_id": 0, "moe_intermediate_size": 48, "num_expert_group": 4,
+         "topk_group": 2, "model_max_length": 64,
+         "linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1], "head_dim": 16, "num_heads": 4,
+                                "short_conv_kernel_size": 4}},
+    ),
+    "deepseek_v32": (
+        "deepseek_v32",
+        {**MLA, "q_lora_rank": 24, "n_shared_experts": 1, "index_topk": 8, "index_head_dim": 16, "index_n_heads": 2},
+    ),
+    "glm_moe_dsa": (
+        "glm_moe_dsa",
+        {**MLA, "q_lora_rank": 24, "n_shared_experts": 1, "index_topk": 8, "index_head_dim": 16, "index_n_heads": 2,
+         "num_hidden_layers": 4, "index_topk_freq": 2},
+    ),
+    "minimax": (
+        "minimax",
+        {**LLAMA, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2,
+         "layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "apertus": ("apertus", {**LLAMA, "pad_token_id": 0}),
+    "helium": ("helium", {**LLAMA, "head_dim": 16, "pad_token_id": 0}),
+    "jais2": ("jais2", LLAMA),
+    "flex_olmo": ("flex_olmo", {**LLAMA, "num_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0}),
+    "youtu": (
+        "youtu",
+        {**LLAMA, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+         "v_head_dim": 16},
+    ),
+    "vaultgemma": ("vaultgemma", {**LLAMA, "head_dim": 16, "sliding_window": 8, "attn_logit_softcapping": None}),
+    "nanochat": ("nanochat", LLAMA),
+    "hyperclovax": ("hyperclovax", {**LLAMA, "pad_token_id": 0}),
+    "granitemoeshared": (
+        "granitemoeshared",
+        {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0, "shared_intermediate_size": 32},
+    ),
+    "granitemoeshared, none shared": (
+        "granitemoeshared", {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0}
+    ),
+    "afmoe, listed windows": (
+        "afmoe",
+        {**WINDOWED, **SMALL_EXPERTS, "num_shared_experts": 1, "head_dim": 16, "num_dense_layers": 1,
+         "mup_enabled": True},
+    ),
+}  # fmt: skip
 APART = {
-    "arcee",
-    "arcee, biases",
+    "afmoe, listed windows",
+    "apertus",
     "cohere",
     "cohere, normed",
     "cohere2, listed windows",
@@ -306,15 +368,21 @@ APART = {
     "granitemoehybrid",
     "granitemoehybrid, dense",
     "bamba",
+    "helium",
     "lfm2",
     "lfm2, biases",
+    "lfm2_moe",
+    "lfm2_moe, no correction",
     "mamba",
     "mamba, biases",
     "falcon_mamba",
     "jamba",
     "jamba, dense",
+    "kimi_linear",
     "mamba2",
     "mamba2, biases",
+    "minimax",
+    "nanochat",
     "nemotron_h",
     "nemotron_h, biases",
     "qwen3_next",
@@ -329,10 +397,13 @@ APART = {
     "gpt_oss",
     "deepseek_v3",
     "deepseek_v2, no rank of queries",
+    "deepseek_v32",
+    "glm_moe_dsa",
     "falcon",
     "falcon, newer",
     "bloom",
     "gptj",
+    "youtu",
 }
 """Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
 place, or runs attention or a scan in pieces."""
@@ -360,7 +431,7 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
                 if type(module).__name__.endswith(
                     ("RMSNorm", "Cohere2LayerNorm", "CohereLayerNorm")
                 ):  # one kernel, as ours
-                    weight = None if "Weightless" in type(module).__name__ else module.weight
+                    weight = None if "Weightless" in type(module).__name__ else getattr(module, "weight", None)
                     module.forward = functools.partial(_normed, weight)
             change(net)
             for module in net.modules():

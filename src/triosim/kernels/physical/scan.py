@@ -15,8 +15,10 @@ A block's products follow one another, each of the result of the one before, and
 of four warps fill a multiprocessor: little hides them.  A kernel that goes through the chunks has few blocks and a sum
 as long as the sequence.  Blocks are compiled by Triton as those of fused experts are, whose constants are taken
 (:mod:`triosim.kernels.physical.moe`), launches those of elementwise kernels.  No constant was fitted to a scan:
-published times judge the model and give its interval alone (``validation/fit/physical_scan.py``).  Mamba's own scan,
-which is no product, is another (:mod:`triosim.kernels.physical.selective_scan`).
+published times judge the model and give its interval alone (``validation/fit/physical_scan.py``).  Lightning attention
+(``fla/ops/common/chunk_h.py`` and ``chunk_o.py``), which neither convolves nor gates, makes states and results, and in
+its backward states again, their gradients, those of queries and keys, and those of values.  Mamba's own scan, which is
+no product, is another (:mod:`triosim.kernels.physical.selective_scan`).
 """
 
 from __future__ import annotations
@@ -95,9 +97,10 @@ def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None
     peak = arithmetic(device).flops[work.dtype]
     rate = d.sustained(peak, t.efficiency, t.joule_per_flop * work.item / 2)
     seconds, computing, moving, launching = (np.zeros(len(work)) for _ in range(4))
-    for of_delta, kernels in ((False, _mamba(work)), (True, _delta(work))):
+    plain = ~work.delta & ~work.gated & (work.window == 0)
+    for own, kernels in ((~work.delta & ~plain, _mamba(work)), (work.delta, _delta(work)), (plain, _lightning(work))):
         for kernel, there in kernels:
-            there = there & (work.delta == of_delta) & ~work.selective
+            there = there & own & ~work.selective
             busy_units = np.minimum(np.maximum(kernel.blocks, 1.0) / d.units, 1.0)
             compute = kernel.flop / (rate * busy_units) + kernel.blocks * t.prologue_s / d.units
             fed = kernel.flop * work.item / TILE  # each of two operands of a tile is read once for TILE columns
@@ -159,7 +162,7 @@ def _mamba(w: ScanCalls) -> Kernels:
     yield _kernel(zero, 3 * values, zero, zero, forward & w.normed)
     # gradients: of the gate and the norm; of states, which are passed back; of x; of B and C, from states and pairs; of
     # pairs; of decays
-    yield _kernel(zero, 6 * values, zero, zero, back)
+    yield _kernel(zero, 6 * values, zero, zero, back & w.gated)
     yield _kernel(of_states, values + keys + WIDE * states, by_state, w.chunk, back)
     yield _kernel(zero, (2 * WIDE + 2 * w.item) * states, zero, zero, back)
     of_x = 3 * values + keys + pairs + steps + w.item * states
@@ -173,10 +176,32 @@ def _mamba(w: ScanCalls) -> Kernels:
     yield _kernel(zero, 3 * (values + 2 * keys), zero, zero, back & convolved)
 
 
+def _lightning(w: ScanCalls) -> Kernels:
+    """Kernels of linear attention whose heads decay by constants; a chunk is a tile, all of it multiplied."""
+    tokens, every = w.tokens(), np.ones(len(w), bool)
+    keys, values, states = w.keys(), w.values(), w.states() * w.item
+    of_states = 2 * tokens * w.heads * w.head * w.state
+    by_key, by_value = 2 * w.rows() * w.chunk * w.state, 2 * w.rows() * w.chunk * w.head
+    cells = w.sequences * w.chunks() * w.heads
+    one_by_one = w.sequences * w.heads * np.ceil(w.head / TILE) * np.ceil(w.state / TILE)
+    by_value_tiles, by_key_tiles = cells * np.ceil(w.head / TILE), cells * np.ceil(w.state / TILE)
+    through, back = w.chunks() * w.chunk, w.backward
+
+    yield _kernel(of_states, keys + values + states, one_by_one, through, every)
+    results = of_states + by_key + by_value, 2 * keys + 2 * values + states
+    yield _kernel(*results, by_value_tiles, 2 * w.state + w.chunk, ~back)
+    yield _kernel(of_states, keys + values + states, one_by_one, through, back)
+    of_keys = 2 * of_states + 2 * by_key + by_value, 4 * keys + 2 * values + 2 * states
+    yield _kernel(*of_keys, by_key_tiles, 3 * w.head + 2 * w.chunk, back)
+    yield _kernel(
+        of_states + by_key + by_value, 2 * keys + 2 * values + states, by_value_tiles, 2 * w.state + w.chunk, back
+    )
+
+
 def _delta(w: ScanCalls) -> Kernels:
-    """Kernels of the gated delta rule."""
+    """Kernels of the gated delta rule, also where each element of a key decays by itself."""
     tokens, zero, every = w.tokens(), np.zeros(len(w)), np.ones(len(w), bool)
-    keys, values, rows = w.keys(), w.values(), w.rows()
+    keys, values, rows, decays = w.keys(), w.values(), w.rows(), w.decays()
     wide_keys = rows * w.state * w.item  # corrected keys, of each head of values
     states, square = w.states() * w.item, rows * w.chunk * w.item
     of_states = 2 * tokens * w.heads * w.head * w.state
@@ -188,16 +213,16 @@ def _delta(w: ScanCalls) -> Kernels:
     back, forward = w.backward, ~w.backward
 
     # norms of queries and keys, sums of decays
-    yield _kernel(zero, np.where(back, 6.0, 4.0) * keys + 2 * WIDE * rows, zero, zero, every, 3.0)
+    yield _kernel(zero, np.where(back, 6.0, 4.0) * keys + 2 * WIDE * decays, zero, zero, every, 3.0)
     # keys with keys, and the inverse
-    yield _kernel(by_key, keys + 2 * WIDE * rows + rows * w.chunk * WIDE, cells, w.state, forward)
+    yield _kernel(by_key, keys + 2 * WIDE * decays + rows * w.chunk * WIDE, cells, w.state, forward)
     solve = 2 * rows * w.chunk * w.chunk / 2
     yield _kernel(solve, rows * w.chunk * WIDE + square, cells, w.chunk**2 / SOLVED, forward)
     # corrected keys and values, states chunk by chunk; again in the backward
-    corrected = keys + 2 * values + wide_keys + square + 2 * WIDE * rows
+    corrected = keys + 2 * values + wide_keys + square + 2 * WIDE * decays
     parts = np.ceil(w.state / TILE) + np.ceil(w.head / TILE)
     yield _kernel(by_key + by_value, corrected, cells, w.chunk * parts, every)
-    passed = keys + wide_keys + 2 * values + states + WIDE * rows
+    passed = keys + wide_keys + 2 * values + states + WIDE * decays
     yield _kernel(2 * of_states, passed, one_by_one, through, every)
     # results
     yield _kernel(
@@ -207,13 +232,13 @@ def _delta(w: ScanCalls) -> Kernels:
     yield _kernel(by_key + by_value, 2 * keys + 2 * values, cells, w.state + w.chunk * np.ceil(w.head / TILE), back)
     of_dh = 2 * keys + wide_keys + 3 * values + states
     yield _kernel(3 * of_states, of_dh, one_by_one, through + w.chunks() * w.chunk, back)
-    wide_gradients = 3 * wide_keys + 2 * WIDE * rows
+    wide_gradients = 3 * wide_keys + 2 * WIDE * decays
     yield _kernel(
         3 * of_states + by_value * np.ceil(w.state / TILE) + 2 * by_key,
         2 * keys + 3 * values + 2 * states + wide_keys + wide_gradients,
         cells * np.ceil(w.state / TILE), 4 * w.head + 2 * w.chunk, back,
     )  # fmt: skip
-    of_wy = keys + 3 * values + 2 * wide_keys + square + 4 * WIDE * rows
+    of_wy = keys + 3 * values + 2 * wide_keys + square + 4 * WIDE * decays
     yield _kernel(
         4 * by_key + 3 * by_value + 2 * rows * w.chunk**2,
         of_wy,
@@ -221,4 +246,4 @@ def _delta(w: ScanCalls) -> Kernels:
         w.chunk * (2 + 2 * parts + 3 * np.ceil(w.state / TILE)),
         back,
     )
-    yield _kernel(zero, 3 * wide_keys + 6 * WIDE * rows, zero, zero, back, 3.0)  # sums of parts
+    yield _kernel(zero, 3 * wide_keys + 6 * WIDE * decays, zero, zero, back, 3.0)  # sums of parts

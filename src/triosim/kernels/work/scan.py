@@ -32,6 +32,7 @@ class ScanCalls:
         backward: whether it is the gradient.
         normed: whether the result is normed as it is gated.
         selective: whether each channel decays each element of its state by itself (Mamba).
+        by_element: whether each element of a key decays by itself (Kimi's delta rule).
         gated: whether the call gates the result (that of the delta rule never is); else who called it does.
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         item: bytes of an element of it.
@@ -49,6 +50,7 @@ class ScanCalls:
     backward: NDArray[np.bool_]
     normed: NDArray[np.bool_]
     selective: NDArray[np.bool_]
+    by_element: NDArray[np.bool_]
     gated: NDArray[np.bool_]
     dtype: NDArray[np.int8]
     item: NDArray[np.float64]
@@ -88,10 +90,15 @@ class ScanCalls:
         """Elements of what there is one of for each token and head: steps, decays, rates."""
         return self.tokens() * self.heads
 
+    def decays(self) -> NDArray[np.float64]:
+        """Elements of decays: of each token and head, or of each element of its key."""
+        return self.rows() * np.where(self.by_element, self.state, 1.0)
+
     def bytes(self) -> NDArray[np.float64]:
         """Bytes of operands and results, each once."""
         each = np.select([self.selective, self.delta], [5, 2], 3)
-        rows = np.where(self.selective, 0, 2 * self.rows() * self.item)  # steps of channels are as wide as values
+        # steps of channels are as wide as values
+        rows = np.where(self.selective, 0, (self.rows() + self.decays()) * self.item)
         operands = 2 * self.keys() + each * self.values() + rows
         return np.asarray(operands * np.where(self.backward, 2.0, 1.0))
 
@@ -108,13 +115,13 @@ def scans(
     sequences: NDArray | float, length: NDArray | float, heads: NDArray | float, groups: NDArray | float,
     state: NDArray | float, head: NDArray | float, chunk: NDArray | float, window: NDArray | float = 0.0,
     dtype: str = "bfloat16", *, delta: bool = False, backward: bool = False, normed: bool = False,
-    selective: bool = False, gated: bool = True,
+    selective: bool = False, by_element: bool = False, gated: bool = True,
 ) -> ScanCalls:  # fmt: skip
     """Scans of one element type; numbers and arrays are broadcast against each other.
 
     Args:
-        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, selective, gated: as in
-            :class:`ScanCalls`.
+        sequences, length, heads, groups, state, head, chunk, window, delta, backward, normed, selective, by_element,
+            gated: as in :class:`ScanCalls`.
         dtype: type that is multiplied.
 
     Raises:
@@ -123,7 +130,7 @@ def scans(
     sizes = np.broadcast_arrays(sequences, length, heads, groups, state, head, chunk, window)
     columns = [np.array(x, np.float64, ndmin=1) for x in sizes]
     rows = len(columns[0])
-    flags = [np.full(rows, flag) for flag in (delta, backward, normed, selective, gated)]
+    flags = [np.full(rows, flag) for flag in (delta, backward, normed, selective, by_element, gated)]
     code, item = np.full(rows, DTYPE_CODE[dtype], np.int8), np.full(rows, float(DTYPE_BYTES[dtype]))
     row: list[Any] = [*columns, *flags, code, item]
     return ScanCalls(*row)
@@ -138,7 +145,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ScanCa
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
     found = np.array(calls_of(trace).work(rows, ScanWork), np.float64).reshape(len(rows), len(_SIZES)).T
-    flags = (column > 0 for column in found[-4:])
-    gated = np.ones(len(rows), bool)
-    row: list[Any] = [*found[:-4], *flags, gated, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
+    flags = (column > 0 for column in found[-5:])
+    gated = found[_SIZES.index("window")] > 0  # who convolves gates as well: Mamba-2, not lightning attention
+    row: list[Any] = [*found[:-5], *flags, gated, dtype.astype(np.int8), np.asarray(ITEM_BYTES[dtype], np.float64)]
     return ScanCalls(*row)

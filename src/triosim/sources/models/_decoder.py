@@ -33,9 +33,10 @@ class Layout:
             come last.
         last_norm_first: the last norm is registered before the blocks.
         residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
-            ``parallel`` both parts of the same x; ``single`` as ``pre``, but a block has one part only.
+            ``parallel`` both parts of the same x; ``normed`` norm(x) + part(norm(x)), both times a number; ``single``
+            as ``pre``, but a block has one part only.
         wide: the residual stream of ``single`` blocks is float32.
-        scaled: what a part of a ``pre`` block gives is multiplied by a number before it is added.
+        scaled: what a part of a ``pre`` or ``around`` block gives is multiplied by a number before it is added.
         last_bias: whether the head has a bias.
     """
 
@@ -196,6 +197,9 @@ class Decoder(Text):
         def feed(y: Tensor) -> Tensor:
             return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
 
+        def add(x: Tensor, y: Tensor) -> Tensor:
+            return net.add(x, net.scaled(y) if layout.scaled else y)
+
         if layout.residual == "single":
             x, read = (net.to(x, "float32"), net.to(x, net.precision)) if layout.wide else (x, x)
             y = self.norm(net, norms[0], read)
@@ -207,13 +211,17 @@ class Decoder(Text):
         if layout.residual == "post":
             x = net.add(x, self.norm(net, norms[0], attend(x)))
             return net.add(x, self.norm(net, norms[1], feed(x)))
+        if layout.residual == "normed":
+            for name, part in zip(norms, (attend, feed), strict=True):
+                x = self.norm(net, name, x)
+                y = part(x)
+                x = net.add(net.scaled(x), net.scaled(y))
+            return x
         if layout.residual == "around":
-            x = net.add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
-            return net.add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
-        y = attend(self.norm(net, norms[0], x))
-        x = net.add(x, net.scaled(y) if layout.scaled else y)
-        y = feed(self.norm(net, norms[1], x))
-        return net.add(x, net.scaled(y) if layout.scaled else y)
+            x = add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
+            return add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
+        x = add(x, attend(self.norm(net, norms[0], x)))
+        return add(x, feed(self.norm(net, norms[1], x)))
 
 
 def with_layers(family: Decoder, layers: Sequence[int]) -> Decoder:

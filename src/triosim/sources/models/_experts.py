@@ -13,6 +13,7 @@ from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Blocks
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, activate
+from triosim.sources.models._pointwise import wider
 from triosim.sources.models._tape import Shape, Tensor
 from triosim.sources.models._weights import Weights
 
@@ -35,7 +36,7 @@ class ExpertRouter:
         correction: a buffer is added to the scores before choosing (balance without a loss).
         bias: the product has one.
         narrow: scores are taken in the type of the tokens, not in float32.
-        bounded: the sum by which weights are divided is kept from being nothing.
+        bounded: how the sum by which weights are divided is kept from being nothing: ``clamp``, or ``add`` a number.
     """
 
     width: int
@@ -53,7 +54,7 @@ class ExpertRouter:
     scaled: bool = False
     bias: bool = False
     narrow: bool = False
-    bounded: bool = False
+    bounded: str = ""
 
     def problem(self) -> str:
         """What is wrong with the sizes, or ``""``."""
@@ -90,13 +91,15 @@ class ExpertRouter:
                 return (net.to(top, x.dtype) if self.rounded else top), numbers
             return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
         if self.score == "sigmoid":
-            scores = net.sigmoid(net.to(logits, "float32"))
+            scores = net.sigmoid(logits if self.narrow else net.to(logits, "float32"))
         else:
             scores = _softmax(net, logits if self.narrow else net.to(logits, "float32"))
         top, numbers = self._choose(net, scores)
         if self.normalised:
             total = _summed(net, top, 1, keepdim=True)
-            top = _divided(net, top, net.clamp(total) if self.bounded else total, in_place=not self.bounded)
+            if self.bounded:
+                total = net.clamp(total) if self.bounded == "clamp" else net.shifted(total)
+            top = _divided(net, top, total, in_place=not self.bounded)
         if self.scaled:
             top = net.scaled(top)
         return (net.to(top, x.dtype) if self.rounded else top), numbers
@@ -156,7 +159,7 @@ class Experts:
         shared, shared_name: the expert of every token.
         shared_gate: its result is weighed by a product of its own, and it is computed first.
         shared_first: it is computed first.
-        router_first: the router is registered before the experts.
+        router_first: the router is registered before the experts; ``experts_last``: so is what every token passes.
         gated: the first product makes a gate as well; otherwise its activation alone.
         names: of the two products' weights; or of three, gate and up apart, stored [experts, inner, width] each.
         dropout: probability, before the second product.
@@ -175,6 +178,7 @@ class Experts:
     shared_gate: bool = False
     shared_first: bool = False
     router_first: bool = True
+    experts_last: bool = False
     gated: bool = True
     names: tuple[str, ...] = ("gate_up_proj", "down_proj")
     dropout: float = 0.0
@@ -183,6 +187,8 @@ class Experts:
         """Declare its parameters."""
         if self.router_first:
             self.router.weights(w, at)
+        if self.shared and self.experts_last:
+            self.shared.weights(w, f"{at}.{self.shared_name}")
         for name, inputs, outputs, inputs_first in self._sizes():
             shape = (inputs, outputs) if inputs_first else (outputs, inputs)
             w.add(f"{at}.experts.{name}", self.router.experts, *shape)
@@ -190,7 +196,7 @@ class Experts:
                 w.add(f"{at}.experts.{name}_bias", self.router.experts, outputs)
         if not self.router_first:
             self.router.weights(w, at)
-        if self.shared:
+        if self.shared and not self.experts_last:
             self.shared.weights(w, f"{at}.{self.shared_name}")
         if self.shared_gate:
             w.linear(f"{at}.{self.shared_name}_gate", self.router.width, 1, bias=False)
@@ -486,8 +492,8 @@ def _column(net: Net, x: Tensor) -> Tensor:
 
 
 def _pointwise(net: Net, name: str, x: Tensor, other: Tensor | None = None) -> Tensor:
-    """A pointwise operator in a derivative, or on what needs none; ``other`` may be narrower."""
-    y = net.tensor(x.shape, x.dtype)
+    """A pointwise operator in a derivative, or on what needs none; ``other`` may have fewer dimensions."""
+    y = net.tensor(x.shape, x.dtype if other is None else wider(x, other))
     read = (x,) if other is None else (x, other)
     net.operator(name, ("self", "other")[: len(read)], read, (y,))
     return y

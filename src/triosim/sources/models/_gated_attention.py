@@ -1,4 +1,4 @@
-"""Attention whose result is gated head by head before the last product (Qiu et al., arXiv:2505.06708)."""
+"""Attention whose result is gated before the last product (Qiu et al., arXiv:2505.06708)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triosim.sources.models._weights import Weights
 
 @dataclass(frozen=True)
 class GatedAttention(SelfAttention):
-    """The product that makes queries makes a gate of each beside it; queries and keys are normed head by head."""
+    """Head by head: the product of queries makes a gate of each beside it; queries and keys are normed."""
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
@@ -38,3 +38,18 @@ class GatedAttention(SelfAttention):
         y = net.transpose(net.attention(q, k, v, causal=True), 1, 2)
         y = net.view(y, (*shape, self.heads * self.size))
         return net.linear(self.last, net.mul(y, net.sigmoid(gate)))
+
+
+@dataclass(frozen=True)
+class OutputGatedAttention(SelfAttention):
+    """A product of its own makes a gate for what the last product reads."""
+
+    def weights(self, w: Weights, at: str) -> None:
+        """Declare its parameters."""
+        super().weights(w, at)
+        w.linear(f"{at}.gate_proj", self.width, self.heads * self.size, bias=False)
+
+    def last_product(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        """Of what the heads found times its gate, which is made of ``x``."""
+        gate = net.linear("gate_proj", x)
+        return super().last_product(net, x, net.mul(y, net.sigmoid(gate)))

@@ -17,7 +17,8 @@ class LatentAttention:
         width: of the residual stream.
         heads: how many.
         rank, query_rank: of what keys and values, and what queries are made from; 0 for queries made directly.
-        size, rotated, value: of a head's query and key without positions, with positions, and of its value.
+        size, rotated, value: of a head's query and key without positions, with positions, and of its value;
+            without a rotation no part has positions.
         kind: class of the module; ``norm`` of its norms.
     """
 
@@ -47,24 +48,28 @@ class LatentAttention:
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention of ``x`` [batch, tokens, width]."""
-        assert rotation is not None
         shape, whole = x.shape[:2], self.size + self.rotated
-        q = x
+        made = x
         if self.query_rank:
-            q = net.linear("q_b_proj", net.rms_norm("q_a_layernorm", net.linear("q_a_proj", x), self.norm))
-        else:
-            q = net.linear("q_proj", x)
+            made = net.rms_norm("q_a_layernorm", net.linear("q_a_proj", x), self.norm)
+        q = net.linear("q_b_proj" if self.query_rank else "q_proj", made)
         q = net.transpose(net.view(q, (*shape, self.heads, whole)), 1, 2)
-        q_pass, q_turn = net.split(q, [self.size, self.rotated])
+        q_pass, q_turn = net.split(q, [self.size, self.rotated]) if rotation is not None else (q, q)
         latent, k_turn = net.split(net.linear("kv_a_proj_with_mqa", x), [self.rank, self.rotated])
         latent = net.rms_norm("kv_a_layernorm", latent, self.norm)
         k_turn = net.view(k_turn, (shape[0], 1, shape[1], self.rotated))
-        cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
-        q_turn, k_turn = rotate(net, (q_turn, k_turn), cos, sin)
-        q = net.cat((q_pass, q_turn), 3)
+        if rotation is not None:
+            cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
+            q_turn, k_turn = rotate(net, (q_turn, k_turn), cos, sin)
+            q = net.cat((q_pass, q_turn), 3)
         kv = net.linear("kv_b_proj", latent)
         kv = net.transpose(net.view(kv, (*shape, self.heads, self.size + self.value)), 1, 2)
         k_pass, v = net.split(kv, [self.size, self.value])
         k = net.cat((k_pass, net.expanded(k_turn, 1, self.heads)), 3)
-        y = net.transpose(net.attention(q, k, v, causal=True), 1, 2)
+        window = self.seen(net, x, made, rotation)
+        y = net.transpose(net.attention(q, k, v, causal=True, window=window), 1, 2)
         return net.linear("o_proj", net.view(y, (*shape, self.heads * self.value)))
+
+    def seen(self, net: Net, x: Tensor, latent: Tensor, rotation: Rotation | None) -> int:
+        """How many tokens before it a token attends to, by what its queries are made of; 0 for all."""
+        return 0

@@ -106,22 +106,9 @@ class NormLayers(PointwiseLayers):
 def composed(net: PointwiseLayers, x: Tensor, weight: Tensor | None) -> Tensor:
     """The norm of the last dimension of ``x``, operator by operator."""
     wide = net.to(x, "float32")
-    mean = _mean(net, _squared(net, wide))
+    mean = _mean(net, net.squared(wide))
     y = net.to(_times_rows(net, wide, _reciprocal_root(net, net.shifted(mean))), x.dtype)
     return y if weight is None else net.scaled_by(y, weight)
-
-
-def _squared(net: PointwiseLayers, x: Tensor) -> Tensor:
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::pow", ("self",), (x,), (y,), {"exponent": 2})
-
-    def rule(g: Tensor) -> None:  # of a power: g * (2 * x ** 1)
-        power = net.tensor(x.shape, x.dtype)
-        net.operator("aten::pow", ("self",), (x,), (power,), {"exponent": 1})
-        net.give(x, net.mul(g, net.scaled(power)))
-
-    net.derivative(row, (y,), rule)
-    return y
 
 
 def _mean(net: PointwiseLayers, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def activate(net: Net, x: Tensor, name: str) -> Tensor:
         return net.squared_relu(x)
     if name in ("relu", "relu2"):
         y = net.relu(x)
-        return net.mul(y, y) if name == "relu2" else y
+        return net.squared(y) if name == "relu2" else y
     if name == "gelu_new" and net.kernels.composed_gelu:
         return net.composed_gelu(x)
     return net.gelu(x, "none" if name == "gelu" else "tanh")
@@ -205,7 +205,7 @@ class SelfAttention:
         if self.norm:
             for part, name in zip("qk", self.norms, strict=True):
                 whole = self.norm.width != self.size
-                Norm(widths[part] if whole else self.size, self.norm.kind).weights(w, f"{at}.{name}")
+                replace(self.norm, width=widths[part] if whole else self.size).weights(w, f"{at}.{name}")
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention of ``x`` [batch, tokens, width]."""
@@ -221,8 +221,12 @@ class SelfAttention:
             y = unfused_attention(net, q, k, v, self.dropout, net.kernels.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
-        y = net.linear(self.last, net.view(y, (*x.shape[:2], self.heads * self.size)))
+        y = self.last_product(net, x, net.view(y, (*x.shape[:2], self.heads * self.size)))
         return net.dropout(y, self.last_dropout)
+
+    def last_product(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        """Of what the heads found, ``y`` [batch, tokens, heads x size], for ``x``."""
+        return net.linear(self.last, y)
 
     def joined(self) -> SelfAttention:
         """The same with one product for queries, keys and values, where nothing is done to one of them at once."""

@@ -74,6 +74,19 @@ class PointwiseLayers(AutocastLayers):
         self.derivative(row, (y,), lambda g: self.give(x, self.neg(g)))
         return y
 
+    def squared(self, x: Tensor) -> Tensor:
+        """x ** 2."""
+        y = self._like(x)
+        row = self.operator("aten::pow", ("self",), (x,), (y,), {"exponent": 2})
+
+        def rule(g: Tensor) -> None:  # of a power: g * (2 * x ** 1)
+            power = self._like(x, False)
+            self.operator("aten::pow", ("self",), (x,), (power,), {"exponent": 1})
+            self.give(x, self.mul(g, self.scaled(power)))
+
+        self.derivative(row, (y,), rule)
+        return y
+
     def scaled(self, x: Tensor, name: str = "aten::mul") -> Tensor:
         """``x`` times (or over) a number."""
         y = self._like(x)

@@ -8,6 +8,7 @@ arXiv:2405.21060; Yang et al., arXiv:2412.06464.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import quoted
@@ -63,6 +64,8 @@ class Mamba2Mixer:
     normed: bool = True
     scaled: bool = False
 
+    linear: ClassVar[bool] = True
+
     @property
     def inner(self) -> int:
         """Channels of all heads."""
@@ -99,7 +102,7 @@ class Mamba2Mixer:
         if net.kernels.fused:
             y = _mamba(net, self, made, None, None)
             if self.normed:
-                y = _gated_norm(net, "norm", y, None, self.norm, "mamba_ssm", self.inner // self.groups)
+                y = gated_norm(net, "norm", y, None, self.norm, "mamba_ssm", self.inner // self.groups)
             return net.linear("out_proj", y)
         if net.lora is not None or not net.training:  # no gradient of the last weight, or one that an adapter has
             return net.linear("out_proj", _mamba(net, self, made, norm, None))
@@ -130,6 +133,8 @@ class GatedDeltaNet:
     norm: str
     apart: bool = False
 
+    linear: ClassVar[bool] = True
+
     def problem(self) -> str:
         """What is wrong with the sizes, or ``""``."""
         if self.heads % self.groups:
@@ -158,8 +163,8 @@ class GatedDeltaNet:
         q, k, v = net.split(convolution(net, "conv1d", mixed), [keys, keys, values])
         q, k = (net.view(part, (*shape, self.groups, self.state)) for part in (q, k))
         v = net.view(v, (*shape, self.heads, self.size))
-        y = _delta_rule(net, q, k, v, _decays(net, steps), net.sigmoid(beta))
-        y = _gated_norm(net, "norm", y, gate, self.norm, "fla", self.size)
+        y = delta_rule(net, q, k, v, decays(net, steps), net.sigmoid(beta))
+        y = gated_norm(net, "norm", y, gate, self.norm, "fla", self.size)
         return net.linear("out_proj", net.view(y, (*shape, values)))
 
     def _apart(self, net: Net, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -261,7 +266,7 @@ def _mamba(net: Net, mixer: Mamba2Mixer, made: Tensor, norm: Tensor | None, last
     return y
 
 
-def _gated_norm(net: Net, name: str, x: Tensor, gate: Tensor | None, kind: str, package: str, group: int) -> Tensor:
+def gated_norm(net: Net, name: str, x: Tensor, gate: Tensor | None, kind: str, package: str, group: int) -> Tensor:
     """The RMS norm of groups of the last dimension, times silu of the gate where there is one."""
     with net.module(name, kind):
         weight = net.parameter("weight")
@@ -303,15 +308,18 @@ def convolution(net: Net, name: str, x: Tensor, activation: str = "silu") -> Ten
     return y
 
 
-def _decays(net: Net, steps: Tensor) -> Tensor:
-    """Logarithms of the decays [batch, tokens, heads] in float32, ``-exp(A_log) softplus(steps + dt_bias)``."""
-    read = (steps, net.parameter("A_log"), net.parameter("dt_bias"))
+def decays(net: Net, steps: Tensor, name: str = "fla::gdn_gate") -> Tensor:
+    """Logarithms of the decays in float32, ``-exp(A_log) softplus(steps + dt_bias)``, in the shape of the steps: those
+    of heads [batch, tokens, heads], or of their elements [batch, tokens, heads, state]."""
+    bias = net.parameter("dt_bias")
+    bias = net.view(bias, steps.shape[2:]) if len(steps.shape) == 4 else bias
+    read = (steps, net.parameter("A_log"), bias)
     y = net.tensor(steps.shape, "float32", needs_grad=any(t.needs_grad for t in read))
-    row = net.operator("fla::gdn_gate", ("gate", "A_log", "dt_bias"), read, (y,))
+    row = net.operator(name, ("gate", "A_log", "dt_bias"), read, (y,))
 
     def rule(g: Tensor) -> None:
         gradients = [net.tensor(t.shape, t.dtype) for t in read]
-        net.operator("fla::gdn_gate_backward", ("grad_output", "gate", "A_log", "dt_bias"), (g, *read), gradients)
+        net.operator(f"{name}_backward", ("grad_output", "gate", "A_log", "dt_bias"), (g, *read), gradients)
         for t, gradient in zip(read, gradients, strict=True):
             net.give(t, gradient)
 
@@ -319,19 +327,31 @@ def _decays(net: Net, steps: Tensor) -> Tensor:
     return y
 
 
-def _delta_rule(net: Net, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """The gated delta rule of queries, keys [batch, tokens, groups, state] and values [batch, tokens, heads, size]."""
-    read, name = (q, k, v, g, beta), "fla::chunk_gated_delta_rule"
+def delta_rule(
+    net: Net, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, name: str = "fla::chunk_gated_delta_rule",
+    of_chunks: tuple[str, ...] = ("A",),
+) -> Tensor:  # fmt: skip
+    """The gated delta rule of queries, keys [batch, tokens, groups, state] and values [batch, tokens, heads, size].
+
+    Args:
+        net: the step.
+        q, k, v: queries, keys, values.
+        g, beta: logarithms of decays and rates.
+        name: of the operator.
+        of_chunks: what is kept of the pairs of chunks, by role.
+    """
+    read = (q, k, v, g, beta)
     roles, args = ("query", "key", "value", "g", "beta"), {"chunk_size": DELTA_CHUNK}
     y = net.tensor(v.shape, v.dtype, needs_grad=any(t.needs_grad for t in read))
     normed = [net.tensor(t.shape, t.dtype) for t in (q, k)]
-    sums, inverses = net.tensor(g.shape, "float32"), net.tensor((*g.shape, DELTA_CHUNK), v.dtype)
-    row = net.operator(name, roles, read, (y, *normed, sums, inverses), args)
+    sums = net.tensor(g.shape, "float32")
+    pairs = [net.tensor((*v.shape[:3], DELTA_CHUNK), v.dtype) for _ in of_chunks]
+    row = net.operator(name, roles, read, (y, *normed, sums, *pairs), args)
 
     def rule(gradient: Tensor) -> None:
         gradients = [net.tensor(t.shape, t.dtype) for t in read]
-        kept = (gradient, *normed, v, sums, beta, inverses)
-        net.operator(f"{name}_backward", ("grad_output", *roles, "A"), kept, gradients, args)
+        kept = (gradient, *normed, v, sums, beta, *pairs)
+        net.operator(f"{name}_backward", ("grad_output", *roles, *of_chunks), kept, gradients, args)
         for t, own in zip(read, gradients, strict=True):
             net.give(t, own)
 

@@ -8,25 +8,18 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._family import Blocks
-from triosim.sources.models._llama_like import LlamaLike
+from triosim.sources.models._mamba_like import Mamba2Blocks
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
 
 
 @registered
 @dataclass(frozen=True)
-class Bamba(LlamaLike):
+class Bamba(Mamba2Blocks):
     """Configuration, named as in Hugging Face's ``config.json``; ``attn_layer_indices`` are the blocks that attend."""
 
     attn_layer_indices: Blocks = ()
-    mamba_n_heads: int = 128
     mamba_expand: int = 2
-    mamba_n_groups: int = 1
-    mamba_d_state: int = 256
-    mamba_d_conv: int = 4
-    mamba_chunk_size: int = 256
-    mamba_conv_bias: bool = True
-    mamba_proj_bias: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
 
@@ -67,11 +60,7 @@ class Bamba(LlamaLike):
 
     @property
     def _mixer(self) -> Mamba2Mixer:
-        size = self.mamba_expand * self.hidden_size // self.mamba_n_heads
-        return Mamba2Mixer(
-            self.hidden_size, self.mamba_n_heads, size, self.mamba_n_groups, self.mamba_d_state, self.mamba_d_conv,
-            self.mamba_chunk_size, "BambaMixer", "BambaRMSNormGated", self.mamba_proj_bias, self.mamba_conv_bias,
-        )  # fmt: skip
+        return self.mixer(self.mamba_expand * self.hidden_size // self.mamba_n_heads, "Mixer")
 
     def attention_name(self, layer: int) -> str:
         return "self_attn" if layer in self.attn_layer_indices else "mamba"

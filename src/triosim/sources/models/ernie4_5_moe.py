@@ -54,7 +54,7 @@ class ERNIE45MoE(LlamaLike):
     def _router(self) -> ExpertRouter:
         return ExpertRouter(
             self.hidden_size, self.moe_num_experts, self.moe_k, "Ernie4_5_MoeTopKRouter", full_precision=True,
-            correction=True, rounded=True, bounded=True,
+            correction=True, rounded=True, bounded="clamp",
         )  # fmt: skip
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
@@ -33,9 +33,10 @@ class GraniteMoe(BiasedAttention, GraniteLike):
     @property
     def _router(self) -> ExpertRouter:
         return ExpertRouter(
-            self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "GraniteMoeTopKRouter", name="router",
-            score="chosen", rounded=True,
+            self.hidden_size, self.num_local_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
+            name="router", score="chosen", rounded=True,
         )  # fmt: skip
 
-    def feed_forward(self, layer: int) -> Experts:
-        return Experts(self._router, self.intermediate_size, "GraniteMoeMoE", "GraniteMoeExperts")
+    def feed_forward(self, layer: int) -> Any:
+        kind = self.layout.kind
+        return Experts(self._router, self.intermediate_size, f"{kind}MoE", f"{kind}Experts")

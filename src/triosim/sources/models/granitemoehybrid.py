@@ -8,44 +8,17 @@ from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._granite import GraniteLike
-from triosim.sources.models._net import Net
+from triosim.sources.models._granite import GraniteFeedForward, GraniteLike
+from triosim.sources.models._mamba_like import Mamba2Blocks
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 from triosim.sources.models._scan import Mamba2Mixer
-from triosim.sources.models._tape import Tensor
-from triosim.sources.models._weights import Weights
 
 LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
 
 
-@dataclass(frozen=True)
-class GraniteFeedForward:
-    """Experts, if there are any, and what every token passes: two modules of the block."""
-
-    shared: FeedForward
-    experts: Experts | None = None
-    kind: str = ""
-
-    def weights(self, w: Weights, at: str) -> None:
-        """Declare its parameters."""
-        if self.experts:
-            self.experts.weights(w, f"{at}.block_sparse_moe")
-        self.shared.weights(w, f"{at}.shared_mlp")
-
-    def __call__(self, net: Net, x: Tensor) -> Tensor:
-        """The part of ``x`` [batch, tokens, width]."""
-        routed = None
-        if self.experts:
-            with net.module("block_sparse_moe", self.experts.kind):
-                routed = self.experts(net, x)
-        with net.module("shared_mlp", self.shared.kind):
-            y = self.shared(net, x)
-        return y if routed is None else net.add(routed, y)
-
-
 @registered
 @dataclass(frozen=True)
-class GraniteMoeHybrid(GraniteLike):
+class GraniteMoeHybrid(GraniteLike, Mamba2Blocks):
     """Configuration, named as in Hugging Face's ``config.json``, whose ``layer_types`` are letters of a pattern here:
     ``M`` for Mamba-2, ``*`` for attention."""
 
@@ -54,14 +27,7 @@ class GraniteMoeHybrid(GraniteLike):
     num_local_experts: int = 0
     num_experts_per_tok: int = 2
     position_embedding_type: str = "nope"
-    mamba_n_heads: int = 128
     mamba_d_head: int = 64
-    mamba_n_groups: int = 1
-    mamba_d_state: int = 256
-    mamba_d_conv: int = 4
-    mamba_chunk_size: int = 256
-    mamba_conv_bias: bool = True
-    mamba_proj_bias: bool = False
 
     layout: ClassVar = Layout(
         "GraniteMoeHybrid", feed_forward="", scaled=True,
@@ -99,11 +65,7 @@ class GraniteMoeHybrid(GraniteLike):
 
     @property
     def _mixer(self) -> Mamba2Mixer:
-        return Mamba2Mixer(
-            self.hidden_size, self.mamba_n_heads, self.mamba_d_head, self.mamba_n_groups, self.mamba_d_state,
-            self.mamba_d_conv, self.mamba_chunk_size, "GraniteMoeHybridMambaLayer", "GraniteMoeHybridRMSNormGated",
-            self.mamba_proj_bias, self.mamba_conv_bias,
-        )  # fmt: skip
+        return self.mixer(self.mamba_d_head, "MambaLayer")
 
     @property
     def _experts(self) -> Experts | None:

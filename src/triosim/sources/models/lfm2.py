@@ -32,8 +32,8 @@ class ShortConvolution:
 
     width: int
     kernel: int
-    bias: bool = False
-    kind: str = "Lfm2ShortConv"
+    bias: bool
+    kind: str
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
@@ -100,18 +100,19 @@ class Lfm2(LlamaLike):
 
     @property
     def norm(self) -> Norm:
-        return Norm(self.hidden_size, "Lfm2RMSNorm")
+        return Norm(self.hidden_size, f"{self.layout.kind}RMSNorm")
 
     def attention_name(self, layer: int) -> str:
         return "self_attn" if self.attends(layer) else "conv"
 
     def attention(self, layer: int) -> Any:
         if not self.attends(layer):
-            return ShortConvolution(self.hidden_size, self.conv_L_cache, self.conv_bias)
+            return ShortConvolution(self.hidden_size, self.conv_L_cache, self.conv_bias, f"{self.layout.kind}ShortConv")
         return SelfAttention(
-            self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size, "Lfm2Attention",
-            last="out_proj", norm=Norm(self.head_size, "Lfm2RMSNorm"), norms=("q_layernorm", "k_layernorm"),
+            self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size,
+            f"{self.layout.kind}Attention", last="out_proj", norm=Norm(self.head_size, f"{self.layout.kind}RMSNorm"),
+            norms=("q_layernorm", "k_layernorm"),
         )  # fmt: skip
 
-    def feed_forward(self, layer: int) -> FeedForward:
-        return FeedForward(self.hidden_size, self.intermediate_size, "Lfm2MLP", names=("w1", "w3", "w2"))
+    def feed_forward(self, layer: int) -> Any:
+        return FeedForward(self.hidden_size, self.intermediate_size, f"{self.layout.kind}MLP", names=("w1", "w3", "w2"))

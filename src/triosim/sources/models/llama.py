@@ -20,6 +20,6 @@ class Llama(Biased):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     layout: ClassVar = Layout("Llama")
-    model_types: ClassVar = ("llama",)
+    model_types: ClassVar = ("llama", "iquestcoder")
     other_names: ClassVar = {"max_sequence_length": "max_position_embeddings"}
     fixed: ClassVar = {"hidden_act": "silu"}

@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Decoder, Layout
 from triosim.sources.models._mamba import MambaMixer
-from triosim.sources.models._net import Net
-from triosim.sources.models._tape import Tensor
+from triosim.sources.models._mamba_like import MambaLike, mamba_layout
 
 SIXTEENTH = 16
 """Part of the width that steps are made of where a configuration has it ``auto``."""
@@ -18,26 +16,15 @@ SIXTEENTH = 16
 
 @registered
 @dataclass(frozen=True)
-class Mamba(Decoder):
+class Mamba(MambaLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
-    hidden_size: int
-    num_hidden_layers: int
-    vocab_size: int
     state_size: int = 16
     expand: int = 2
-    conv_kernel: int = 4
     time_step_rank: int = 0  # for none, a sixteenth of the width
-    use_bias: bool = False
-    use_conv_bias: bool = True
     tie_word_embeddings: bool = True
-    max_position_embeddings: int = 2048
-    """Tokens that it was trained with; it has no positions."""
 
-    layout: ClassVar = Layout(
-        "Mamba", body="backbone", embedding="embeddings", last_norm="norm_f", attention="mixer", feed_forward="mixer",
-        norms=("norm",), block="Block", order=("norm", "attention"), residual="single", wide=True,
-    )  # fmt: skip
+    layout: ClassVar = mamba_layout("Mamba")
     model_types: ClassVar = ("mamba",)
     fixed: ClassVar = {"hidden_act": "silu", "residual_in_fp32": True}
 
@@ -56,9 +43,3 @@ class Mamba(Decoder):
             self.time_step_rank or math.ceil(self.hidden_size / SIXTEENTH), self.state_size, self.conv_kernel,
             f"{self.layout.kind}Mixer", bias=self.use_bias, conv_bias=self.use_conv_bias,
         )  # fmt: skip
-
-    def feed_forward(self, layer: int) -> Any:
-        return None
-
-    def score(self, net: Net, x: Tensor) -> Tensor:
-        return super().score(net, net.to(x, net.precision))

@@ -20,7 +20,7 @@ class Mixtral(Windowed):
     num_experts_per_tok: int = 2
 
     layout: ClassVar = Layout("Mixtral")
-    model_types: ClassVar = ("mixtral",)
+    model_types: ClassVar[tuple[str, ...]] = ("mixtral",)
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def problem(self) -> str:
@@ -28,7 +28,10 @@ class Mixtral(Windowed):
 
     @property
     def _router(self) -> ExpertRouter:
-        return ExpertRouter(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
+        return ExpertRouter(
+            self.hidden_size, self.num_local_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter"
+        )
 
     def feed_forward(self, layer: int) -> Experts:
-        return Experts(self._router, self.intermediate_size, "MixtralSparseMoeBlock", "MixtralExperts")
+        kind = self.layout.kind
+        return Experts(self._router, self.intermediate_size, f"{kind}SparseMoeBlock", f"{kind}Experts")

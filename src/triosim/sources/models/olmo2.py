@@ -25,7 +25,9 @@ class OLMo2(LlamaLike):
 
     @property
     def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(self.head_size, "Olmo2RotaryEmbedding", full_precision=True),)
+        return (Rotary(self.head_size, f"{self.layout.kind}RotaryEmbedding", full_precision=True),)
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), norm=Norm(self.num_attention_heads * self.head_size, "Olmo2RMSNorm"))
+        return replace(
+            super().attention(layer), norm=Norm(self.num_attention_heads * self.head_size, f"{self.layout.kind}RMSNorm")
+        )

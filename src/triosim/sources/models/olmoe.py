@@ -32,12 +32,16 @@ class OLMoE(LlamaLike):
     @property
     def _router(self) -> ExpertRouter:
         return ExpertRouter(
-            self.hidden_size, self.num_experts, self.num_experts_per_tok, "OlmoeTopKRouter",
+            self.hidden_size, self.num_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
             normalised=self.norm_topk_prob, rounded=True,
         )  # fmt: skip
 
     def attention(self, layer: int) -> SelfAttention:
-        return replace(super().attention(layer), norm=Norm(self.num_attention_heads * self.head_size, "OlmoeRMSNorm"))
+        return replace(
+            super().attention(layer), norm=Norm(self.num_attention_heads * self.head_size, f"{self.layout.kind}RMSNorm")
+        )
 
     def feed_forward(self, layer: int) -> Experts:
-        return Experts(self._router, self.intermediate_size, "OlmoeSparseMoeBlock", "OlmoeExperts")
+        return Experts(
+            self._router, self.intermediate_size, f"{self.layout.kind}SparseMoeBlock", f"{self.layout.kind}Experts"
+        )
