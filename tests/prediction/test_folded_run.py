@@ -27,7 +27,8 @@ def test_the_interval_is_the_same(monkeypatch: pytest.MonkeyPatch, plan: Plan) -
     monkeypatch.setattr(simulate, "uncertainty", counting)
     same, alone = (triosim.simulate(trace, system, plan, Fidelity(fold=fold), fit=False) for fold in (True, False))
     assert alone.interval_s == same.interval_s
-    assert len(drawn) == 2 and drawn[0] == drawn[1] < alone.simulation.tasks
+    assert len(drawn) == 2
+    assert drawn[0] == drawn[1] < alone.simulation.tasks
 
 
 def test_ranks_that_did_not_do_the_same_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
