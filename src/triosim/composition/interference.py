@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.core.repeated import Repeated
+from triosim.core.result_cache import Repeated
 from triosim.core.spans import covered, merged
 from triosim.core.units import whole_ticks
 from triosim.hardware.accelerator import Accelerator

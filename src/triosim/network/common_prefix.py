@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
-from triosim.core.repeated import Repeated
+from triosim.core.result_cache import Repeated
 from triosim.engine.graph import BEYOND, EngineNetwork, Graph, GraphRun, Task
 from triosim.engine.join import join, with_predecessors
 from triosim.network.device_assignment import DeviceAssignment

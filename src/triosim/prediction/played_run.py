@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.core.repeated import Repeated
+from triosim.core.result_cache import Repeated
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.graph import GraphRun
