@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.core.result_cache import content
+from triosim.core.result_cache import Repeated
 from triosim.core.spans import covered, merged
 from triosim.core.units import whole_ticks
 from triosim.hardware.accelerator import Accelerator
@@ -226,37 +226,37 @@ class _Device(NamedTuple):
 def _devices(tasks: Tasks) -> dict[int, _Device]:
     """The devices that are slowed down, by number."""
     found: dict[int, _Device] = {}
-    known: dict[tuple, _Work] = {}
+    repeated, known = Repeated(), list[_Work]()
     first = tasks.first.tolist()
     for number in np.flatnonzero(tasks.slowdown > 1).tolist():
         own, slowdown = slice(first[number], first[number + 1]), float(tasks.slowdown[number])
         columns = (tasks.computes[own], tasks.moves[own], tasks.amount[own], tasks.after[own])
-        key = (slowdown, content(columns))
-        if key not in known:
+        which = repeated.number(slowdown, columns)
+        if which == len(known):
             computes, moves = np.flatnonzero(columns[0]), np.flatnonzero(columns[1])
             after = columns[3][computes]
-            known[key] = _Work(len(known), computes, moves, columns[2][computes] - after, after, slowdown)
+            known.append(_Work(which, computes, moves, columns[2][computes] - after, after, slowdown))
         earlier = -1 if tasks.earlier is None else int(tasks.earlier[number])
-        found[number] = _Device(own.start, own.stop, known[key], earlier)
+        found[number] = _Device(own.start, own.stop, known[which], earlier)
     return found
 
 
 def _stretched(devices: Mapping[int, _Device], played: TaskTimes) -> dict[int, _ExtraTicks]:
     """What the rows of each device take longer.  Devices that run the same at the same times share the answer."""
-    known: dict[tuple, _ExtraTicks] = {}
+    repeated, known = Repeated(), list[_ExtraTicks]()
     found = {}
     none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     for number, device in devices.items():
         start, finish = device.times(played)
-        key = (device.work.number, device.earlier, content((start, finish)))
-        if key not in known:
+        which = repeated.number((device.work.number, device.earlier), (start, finish))
+        if which == len(known):
             before = none
             if device.earlier in devices:
                 earlier = devices[device.earlier]
                 began, ended = earlier.times(played)
                 before = began[earlier.work.moves], ended[earlier.work.moves]
-            known[key] = device.work.stretched(start, finish, before)
-        found[number] = known[key]
+            known.append(device.work.stretched(start, finish, before))
+        found[number] = known[which]
     return found
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
-from triosim.core.result_cache import content
+from triosim.core.result_cache import Repeated
 from triosim.engine.graph import BEYOND, EngineNetwork, Graph, GraphRun, Task
 from triosim.engine.join import join, with_predecessors
 from triosim.network.device_assignment import DeviceAssignment
@@ -36,7 +36,7 @@ from triosim.schedule.program import STREAMS, Op, Program
 
 T = TypeVar("T", bound=np.generic)
 
-MOST_OF_TASKS = 0.5
+MOST_OF_TASKS = 0.75
 """What is played must be at most so large a part of the tasks of the whole job."""
 
 
@@ -151,7 +151,7 @@ class PrefixedJob:
         has one for all that are alike.
         """
         cut, rest = int(self.prefix.first[-1]), self.rest
-        known: dict[tuple, int] = {}
+        known = Repeated()
         into = np.empty(rest.cells, np.int64)
         kept: list[int] = []
         for cell, program in enumerate(rest.program.tolist()):
@@ -159,12 +159,10 @@ class PrefixedJob:
             arrivals = self.programs[program].rows(Op.RECEIVE) - int(self.length[program])
             ends = self.graph.before.offsets[arrivals[arrivals >= 0] + own.start + 1]
             arrived = played.begin[self.graph.before.values[ends - 1]]
-            times = content((played.start[own], played.begin[own], played.finish[own], arrived))
-            key = (program, int(self.model[cell]), int(self.origin[cell]), times)
-            if key not in known:
-                known[key] = len(kept)
+            times = (played.start[own], played.begin[own], played.finish[own], arrived)
+            into[cell] = known.number((program, int(self.model[cell]), int(self.origin[cell])), times)
+            if into[cell] == len(kept):
                 kept.append(cell)
-            into[cell] = known[key]
         lowered = instantiate(self.programs, self.assignment, _with_cells(self.meeting, into, kept), self.orders)
         prefix, first = self.prefix, rest.first + cut
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
+from triosim.core.result_cache import Repeated
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.graph import GraphRun
@@ -38,12 +39,34 @@ class Run:
     @cached_property
     def spent(self) -> tuple[RankTimeUse, ...]:
         """How each cell spent the run."""
-        return tuple(occupied(self, cell) for cell in range(self.lowered.cells))
+        known: dict[int, RankTimeUse] = {}
+        for cell, first in enumerate(self.alike):
+            if cell == first:
+                known[cell] = occupied(self, cell)
+        return tuple(known[first] for first in self.alike)
 
     @cached_property
     def active(self) -> int:
         """Picoseconds with at least one device or transfer busy."""
         return active(self)
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For each cell the first that ran the same program at the same times; what arrived did so too."""
+        known, found, firsts = Repeated(), list[int](), list[int]()
+        for cell, program in enumerate(self.lowered.program.tolist()):
+            own, sends = self.tasks(cell), senders(self, cell)
+            columns = [times[at] for times in self._times for at in (own, sends)]
+            number = known.number(program, columns)
+            if number == len(firsts):
+                firsts.append(cell)
+            found.append(firsts[number])
+        return tuple(found)
+
+    @property
+    def _times(self) -> tuple[NDArray[np.int64], ...]:
+        """When tasks started, began to move or compute, and ended."""
+        return self.played.start, self.played.begin, self.played.finish
 
     def tasks(self, cell: int) -> slice:
         """Tasks of a cell of ranks."""
@@ -144,13 +167,17 @@ def occupied(run: Run, cell: int) -> RankTimeUse:
 
 def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When transfers of a cell were in flight: its collectives, what it sent, fetched and received."""
-    at, program, played = run.tasks(cell), run.program(cell), run.played
-    rows = program.rows(*TRANSFERS) + at.start
-    arrivals = program.rows(Op.RECEIVE) + at.start
+    rows = run.program(cell).rows(*TRANSFERS) + run.tasks(cell).start
+    own = np.concatenate([rows, senders(run, cell)])
+    return run.played.begin[own], run.played.finish[own]
+
+
+def senders(run: Run, cell: int) -> NDArray[np.int32]:
+    """Tasks that send what a cell receives."""
+    arrivals = run.program(cell).rows(Op.RECEIVE) + run.tasks(cell).start
     before = run.lowered.graph.before
-    senders = before.values[before.offsets[arrivals + 1] - 1]
-    own = np.concatenate([rows, senders])
-    return played.begin[own], played.finish[own]
+    found: NDArray[np.int32] = before.values[before.offsets[arrivals + 1] - 1]
+    return found
 
 
 def active(run: Run) -> int:
@@ -161,7 +188,7 @@ def active(run: Run) -> int:
 def any_busy(run: Run) -> Spans:
     """When at least one device or transfer was busy."""
     found = []
-    for cell in range(run.lowered.cells):
+    for cell in sorted(set(run.alike)):
         at, program = run.tasks(cell).start, run.program(cell)
         for when, ops in ((run.played.start, (Op.COMPUTE,)), (run.played.begin, TRANSFERS)):
             rows = program.rows(*ops) + at

@@ -29,7 +29,13 @@ from triosim.prediction.result import Result
 from triosim.prediction.staged_job import StagedJob, stage_job
 from triosim.prediction.steady import NotSteady, ShortJob, shortened
 from triosim.prediction.summary import Summary
-from triosim.prediction.uncertainty import Uncertainty, prefixed_uncertainty, steady_uncertainty, uncertainty
+from triosim.prediction.uncertainty import (
+    Uncertainty,
+    prefixed_uncertainty,
+    steady_uncertainty,
+    too_large_to_draw,
+    uncertainty,
+)
 from triosim.trace.tables import Trace
 
 if TYPE_CHECKING:
@@ -169,7 +175,14 @@ class _Simulation:
         def unsure() -> Uncertainty:
             if cut is not None:
                 return prefixed_uncertainty(job, cut, played, amount, self.model)
-            return self._uncertainty_of_turns() or uncertainty(job, run.lowered, played, amount, self.model)
+            if (found := self._uncertainty_of_turns()) is not None:
+                return found
+            if not self.fold and self.model.weighted and too_large_to_draw(len(amount)):
+                from triosim.prediction.folded_run import folded  # few ask for every rank
+
+                if (alike := folded(job, self.communication, run, played, amount)) is not None:
+                    return uncertainty(job, *alike, self.model)
+            return uncertainty(job, run.lowered, played, amount, self.model)
 
         found = self._result(job, run, sources, unsure, largest)
         if variation is None:
@@ -185,11 +198,14 @@ class _Simulation:
         return Summary(job, run, sources, stats, unsure, largest, self.energy).result()
 
     def _uncertainty_of_turns(self) -> Uncertainty | None:
-        """That of a pipeline of few turns, where it says what one of many does and that is too long to be drawn."""
+        """That of a pipeline of few turns, where it says what one of many does and that is too long to be drawn.
+
+        Its ranks are folded also where every rank was played: the ends of draws are the same.
+        """
         if self.short is None:
             return None
         try:
-            job, turns = play_short(self.short, self.communication, self.model, self.fold, lambda words: None)
+            job, turns = play_short(self.short, self.communication, self.model, self.model.weighted, lambda words: None)
         except NotSteady:
             return None
         return steady_uncertainty(job, turns.run, turns.amount, self.model)

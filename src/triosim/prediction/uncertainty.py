@@ -123,6 +123,11 @@ def uncertainty(
     return _replayed(job, graph, _took(graph, lowered.wires, model, played, causes), causes)
 
 
+def too_large_to_draw(tasks: int) -> bool:
+    """Whether links cannot be shared anew in draws of so many tasks, however few causes there are."""
+    return tasks * TASK * FEWEST > BUDGET
+
+
 def prefixed_uncertainty(
     job: CompiledJob, cut: PrefixedJob, played: GraphRun, amount: NDArray[np.int64], model: NetworkModel
 ) -> Uncertainty:

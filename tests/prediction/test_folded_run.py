@@ -1,0 +1,50 @@
+"""The interval of every rank by itself is that of ranks folded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import triosim
+from triosim import Fidelity, Plan
+from triosim.prediction import playing, simulate, uncertainty
+from triosim.prediction.folded_run import folded
+
+
+@pytest.mark.parametrize("plan", [Plan(tp=4), Plan(tp=4, pp=2, micro_batches=2, batch_size=8)])
+def test_the_interval_is_the_same(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+    monkeypatch.setattr(uncertainty, "BUDGET", 0)  # no job is small
+    trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 4})
+    system = triosim.system("dgx-h100", nodes=2)
+    drawn: list[int] = []
+
+    def counting(job, lowered, *rest):
+        drawn.append(len(lowered.graph))
+        return uncertainty.uncertainty(job, lowered, *rest)
+
+    monkeypatch.setattr(simulate, "uncertainty", counting)
+    same, alone = (triosim.simulate(trace, system, plan, Fidelity(fold=fold), fit=False) for fold in (True, False))
+    assert alone.interval_s == same.interval_s
+    assert len(drawn) == 2
+    assert drawn[0] == drawn[1] < alone.simulation.tasks
+
+
+def test_ranks_that_did_not_do_the_same_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 4})
+    played, kept = playing.play_job, []
+
+    def keeping(job, communication, *rest, **how):
+        kept.append((job, communication, played(job, communication, *rest, **how)))
+        return kept[-1][-1]
+
+    monkeypatch.setattr(simulate, "play_job", keeping)
+    triosim.simulate(trace, triosim.system("dgx-h100", nodes=2), Plan(tp=4), Fidelity(fold=False), fit=False)
+    job, communication, found = kept[0]
+    assert folded(job, communication, found.run, found.played, found.amount) is not None
+    finish = found.run.played.finish.copy()
+    finish[-1] += 1
+    run = replace(found.run, played=replace(found.run.played, finish=finish))
+    assert np.unique(run.alike).size == np.unique(found.run.alike).size + 1
+    assert folded(job, communication, run, found.played, found.amount) is None
