@@ -9,7 +9,7 @@ its ranks, and to run its actions (:mod:`triosim.engine.contended`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -107,6 +107,8 @@ class SharedStep:
         passes: their passes for the micro-batches of :data:`SUMMED`, by what else they depend on.
         memory: what they allocate.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
+        steps: the step by the number of micro-batches.
+        sizes: bytes of its storages on a rank, by what replicas divide.
     """
 
     job: PricedJob
@@ -117,12 +119,16 @@ class SharedStep:
     passes: dict[Hashable, ChunkPasses]
     memory: ChunkMemory
     updates: dict[int, NDArray[np.float64]]
+    steps: dict[int, BlockStep] = field(default_factory=dict)
+    sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 
     def of(self, micro_batches: int) -> BlockStep:
         """The step where there are so many micro-batches."""
-        job = self.job
-        share = often(job.step.trace, job.plan.stack or ASSUMED, micro_batches)
-        return replace(self.step, seconds=self.step.seconds / self.once * share)
+        if micro_batches not in self.steps:
+            job = self.job
+            share = often(job.step.trace, job.plan.stack or ASSUMED, micro_batches)
+            self.steps[micro_batches] = replace(self.step, seconds=self.step.seconds / self.once * share)
+        return self.steps[micro_batches]
 
 
 _STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
@@ -275,7 +281,7 @@ class BlockJob:
         )
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
-        self._places: set[_Place] = set()  # of passes that are to be written
+        self._places: dict[_Place, None] = {}  # of passes that are to be written
         self.known: list[ChunkFacts] = [self.passes.facts(chunk) for chunk in self.chunks]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
@@ -366,26 +372,17 @@ class BlockJob:
         part = action.chunk * self.stages + stage
         place = self.chunks[part], action.what, action.final, self._needs(action, part), self._leads[stage]
         sent = self._sends[part][action.what is not Pass.FORWARD]
-        self._places.add(place)
+        self._places[place] = None
         return (place, sent), lambda: self._bound(part, place)
 
     def _bound(self, part: int, place: _Place) -> BoundPass:
         if self._places:
-            for known in self._places:
-                self._for_both_counts(known)
+            calls = dict.fromkeys(call for known in self._places for call in self.passes.summed(*known).calls)
             self._places.clear()
-            calls = map(self._call, range(len(self.passes.transfer_times.names)))
-            self.transfer_times.precompute(call for call in calls if call[0] != SEND)
-        one, other = self._for_both_counts(place)
+            self.transfer_times.precompute(map(self._call, calls))
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
-        return one.bound(
-            other, much, lambda label, port: self._ticks(part, label, port),
-            self._label,
-        )  # fmt: skip
-
-    def _for_both_counts(self, place: _Place) -> list[BlockPass]:
-        return [self.passes.pass_of(which, *place) for which in range(len(SUMMED))]
+        return self.passes.summed(*place).bound(much, lambda label, port: self._ticks(part, label, port), self._label)
 
     @cached_property
     def _leads(self) -> list[bool]:
@@ -431,7 +428,7 @@ class BlockJob:
     def _update(self, stage: int) -> ContractedPass:
         """What ends an iteration on a stage."""
         made, parts = ContractedPass(), self._parts(stage)
-        rows, chain = self.passes.optimizer()
+        rows, chain = self.passes.optimizer
         waits = []
         for chunk, part in enumerate(parts):
             waits.append(made.add(RowKind.RECEIVE, -1, 0, port=GradientsReady(chunk)))
@@ -439,7 +436,7 @@ class BlockJob:
                 own = self.tied(part, parameter)
                 back = own._replace(source=own.target, target=own.source)
                 waits.append(made.exchange(chunk, own, back, *self.transfer_times.send(*own[1:]), chain))
-        share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
+        share = sum(self.known[part].share for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
         host_delay = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
@@ -478,7 +475,7 @@ class BlockJob:
         """Seconds of the optimizer's rows for all parameters of a rank."""
         shards, known = self.replication.shards(self.mesh) if self.replication.states else 1, self.shared.updates
         if shards not in known:
-            rows, _ = self.passes.optimizer()
+            rows, _ = self.passes.optimizer
             found = self.step.seconds[rows]
             if self.replication.states:
                 job = self.priced.jobs[self.priced.models[0]]
@@ -538,15 +535,18 @@ class BlockJob:
     @cached_property
     def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
         """Bytes of the storages of the step of few blocks on a rank, and what tells them apart."""
-        placed, mesh = self.replication, self.mesh
-        step = sharded(self.priced.share, mesh, placed)
-        size = step.trace.values.storage_bytes()
-        if self.facts.modules is not None:
-            cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
-            size = size.copy()
-            size[cut] = parts
+        placed, mesh, known = self.replication, self.mesh, self.shared.sizes
         shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
-        return size, (placed.weights, *shards)
+        key = (placed.weights, *shards)
+        if key not in known:
+            step = sharded(self.priced.share, mesh, placed)
+            size = step.trace.values.storage_bytes()
+            if self.facts.modules is not None:
+                cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
+                size = size.copy()
+                size[cut] = parts
+            known[key] = size
+        return known[key], key
 
     def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
