@@ -9,7 +9,7 @@ its ranks, and to run its actions (:mod:`triosim.engine.contended`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
-from triosim.core.caching import IdentityKey, kept
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.result_cache import ResultCache, content
@@ -27,12 +27,8 @@ from triosim.core.units import picoseconds
 from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.kernels.copying import copy_s_per_byte
 from triosim.memory.allocation_order import AllocationOrder
 from triosim.network.device_assignment import DeviceAssignment, assign_devices
-from triosim.partition.gradients import gradients
-from triosim.partition.main_gradients import often
-from triosim.partition.passes.fuse import UnitsByModule
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.shards import resident, sharded
@@ -41,17 +37,17 @@ from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
 from triosim.prediction.launching import launching_costs
 from triosim.prediction.partitioning import FewBlocksWorkload, undivided
-from triosim.prediction.priced_job import PricedJob, price_job
+from triosim.prediction.priced_job import PricedJob
 from triosim.prediction.pricing import priced_rows
 from triosim.prediction.staged_job import StagedJob, schedule_of
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses, ChunkStages
-from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
-from triosim.search.chunk_memory import ChunkMemory
+from triosim.schedule.replicas import ReplicaFacts
+from triosim.schedule.stages import cut
+from triosim.search.block_passes import BoundPass, ChunkFacts, ChunkPasses
+from triosim.search.block_step import BLOCKS, ModelChunk, NoBlocks, with_fewer_blocks
 from triosim.search.contracted_passes import (
     COMPUTE_STREAM,
     ContractedPass,
@@ -64,18 +60,16 @@ from triosim.search.contracted_passes import (
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
 from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
+from triosim.search.shared_step import KEPT_STEPS, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
-from triosim.search.transfer_times import SEND, JobTransferTimes
+from triosim.search.transfer_times import JobTransferTimes
 from triosim.stacks import ASSUMED, NEEDED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
-OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micro_batch_size",
-              "batch_size", "global_batch_size", "zero")  # fmt: skip
-"""Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
 SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
 made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
@@ -85,127 +79,14 @@ SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
 MUCH_LARGER = 1.5
 """How many times the blocks of a step another has from which on it is not used in its place."""
-KEPT_STEPS = 24
-"""Steps of few blocks that are kept."""
 
 _Place = tuple[ModelChunk, Pass, bool, UngatheredUnits, bool]
 Check = Callable[[JobMesh, Schedule, Replication], None]
 CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
-
-@dataclass(frozen=True, eq=False)
-class SharedStep:
-    """What plans that divide a micro-batch alike have in common.
-
-    Attributes:
-        job: of few blocks.
-        step: of the job.
-        once: part of the micro-batches in which each of its operators runs, by the number of micro-batches that it was
-            priced for.
-        uncut: the step as one stage.
-        stages: its chunks.
-        passes: their passes for the micro-batches of :data:`SUMMED`, by what else they depend on.
-        memory: what they allocate.
-        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
-        steps: the step by the number of micro-batches.
-        sizes: bytes of its storages on a rank, by what replicas divide.
-    """
-
-    job: PricedJob
-    step: BlockStep
-    once: NDArray[np.float64]
-    uncut: Stages
-    stages: ChunkStages
-    passes: dict[Hashable, ChunkPasses]
-    memory: ChunkMemory
-    updates: dict[int, NDArray[np.float64]]
-    steps: dict[int, BlockStep] = field(default_factory=dict)
-    sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
-
-    def of(self, micro_batches: int) -> BlockStep:
-        """The step where there are so many micro-batches."""
-        if micro_batches not in self.steps:
-            job = self.job
-            share = often(job.step.trace, job.plan.stack or ASSUMED, micro_batches)
-            self.steps[micro_batches] = replace(self.step, seconds=self.step.seconds / self.once * share)
-        return self.steps[micro_batches]
-
-
-_STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
 _ROADS = ResultCache[FewBlocksWorkload](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = ResultCache[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
-_PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
 _WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
-
-
-def _shared_zero(plan: Plan, placed: Replication) -> int:
-    """The stage of ZeRO whose passes a plan has, but for what reduces (1), or when parameters are gathered (2)."""
-    if plan.zero == 1 and not placed.replicas and not placed.path:
-        return 0
-    return 3 if plan.zero == 2 else plan.zero
-
-
-def shared_step(
-    workload: Trace,
-    system: System,
-    plan: Plan,
-    fidelity: Fidelity,
-    mesh: JobMesh,
-    placed: Replication,
-    padding: Hashable,
-) -> SharedStep:
-    """What a plan has in common with those that divide a micro-batch alike.
-
-    Args:
-        workload, system, plan, fidelity: as of :func:`triosim.simulate`.
-        mesh, placed: of the plan.
-        padding: what replicas gather.
-
-    Raises:
-        NoBlocks: the workload is not made of enough equal blocks, or something depends on more than the micro-batch.
-        InputError: as of :func:`triosim.simulate`.
-    """
-    blocks = count_equal_blocks(workload)
-    if not blocks:
-        raise NoBlocks("no equal blocks")
-    few = with_fewer_blocks(workload)
-    fields = {name: getattr(plan, name) for name in plan.given if name not in OF_ITS_OWN}
-    names = tuple(name for name, _ in mesh.axes)
-    plan = plan.replaced(zero=_shared_zero(plan, placed))
-    key = (
-        IdentityKey(few),
-        IdentityKey(system),
-        content(fidelity),
-        content(fields),
-        mesh.micro_batch_size,
-        mesh.micro_batches > 1,
-        names,
-        plan.zero,
-        padding,
-        placed.elements,
-    )
-
-    def make() -> SharedStep:
-        job = price_job(few, system, plan, fidelity)
-        slower = any(system.models[model].slowdown != 1 for model in job.models)
-        if slower or len(job.models) > 1 or job.clocks or job.residual is not None or job.mesh.derived:
-            raise NoBlocks("devices of several kinds, or that are held back, or axes that are made of others")
-        if not gradients(job.step.trace):
-            raise NoBlocks("no gradients")
-        once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
-        seconds = job.all_times[job.models[0]].seconds
-        short = BlockStep(job.step, seconds, blocks, str(plan.cuts), stack=plan.stack)
-        copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
-        uncut = cut(job.step.trace, (), job.step.homes)
-        chunks = ChunkStages(job, short, copies)
-        return SharedStep(job, short, once, uncut, chunks, {}, ChunkMemory(chunks), {})
-
-    return _STEPS.get(key, make)
-
-
-def _asked(plan: Plan, mesh: JobMesh) -> Hashable:
-    """What a plan asks of one micro-batch."""
-    return content({name: getattr(plan, name) for name in sorted(plan.given) if name not in OF_ITS_OWN})
 
 
 def _supported(workload: Trace, plan: Plan) -> None:
@@ -257,7 +138,8 @@ class BlockJob:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
-        self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._padding())
+        self._divides = divides_alike(workload, plan, mesh, self.replication)
+        self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._divides)
         self.step = self.shared.of(mesh.micro_batches)
         common = self.shared.job
         self.assignment: DeviceAssignment = assign_devices(mesh, system.devices, None)
@@ -268,8 +150,7 @@ class BlockJob:
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
         self.chunks: list[ModelChunk] = self.step.chunks(cuts)
-        costs = ScheduleCosts(self.step.seconds)
-        self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
+        self.facts = ReplicaFacts(placed, plan, mesh, self.step.grads)
         of_step = common.step.replication.reductions(mesh)
         self._reduced = {
             (written.what, written.axis): own.what
@@ -277,7 +158,7 @@ class BlockJob:
         }
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
         self.transfer_times = JobTransferTimes(
-            self.facts, system, self.assignment, common.router, how, job_communication
+            self.facts, lambda part: part % mesh.stages, system, self.assignment, common.router, how, job_communication
         )
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
@@ -286,21 +167,6 @@ class BlockJob:
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
         ]
-
-    def _padding(self) -> Hashable:
-        """What is gathered of each parameter where replicas have parts of it: so many rows each, all alike."""
-        placed, mesh = self.replication, self.mesh
-        if not placed.weights or placed.ranks(mesh) == 1:
-            return placed.ranks(mesh) > 1
-        shards, modules = placed.shards(mesh), placed.modules.modules
-
-        def padded() -> Hashable:
-            step = self._road().step  # its blocks are alike, so that few of them tell of all
-            units = UnitsByModule(step.trace, shards, modules, step.apart)
-            size = step.trace.values.bytes()
-            return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
-
-        return _PADDINGS.get((self._divides, shards, content(modules)), padded)
 
     def _passes(self) -> ChunkPasses:
         """The passes of its chunks, shared by plans whose exchanges within a group take equally long."""
@@ -493,7 +359,7 @@ class BlockJob:
             self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
         )
         return StagedJob(
-            **{**vars(job), "whole": whole}, slowest=model, stages=self.facts.stages, launching=self.launching,
+            **{**vars(job), "whole": whole}, slowest=model, stages=self.shared.uncut, launching=self.launching,
             schedule=self.schedule,
         )  # fmt: skip
 
@@ -574,15 +440,6 @@ class BlockJob:
             self.plan, replace(self.mesh, axes=axes), few.grads,
         )  # fmt: skip
         return stage_reserved_bytes(StageFacts(job, 0), order)
-
-    @cached_property
-    def _divides(self) -> Hashable:
-        """Alike for plans that divide a micro-batch alike, whatever is divided among replicas."""
-        mesh, placed = self.mesh, self.replication
-        scattered = placed.weights and placed.ranks(mesh) > 1
-        names = tuple(name for name, _ in mesh.axes)
-        asked = _asked(self.plan, mesh)
-        return IdentityKey(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
 
     def _share(self, blocks: int) -> Step:
         """The step of so many blocks, before replicas divide anything."""

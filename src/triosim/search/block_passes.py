@@ -98,7 +98,7 @@ class BlockPass:
 
         def rows(of: slice) -> BlockRows:
             waits = np.array([row for own in before[of] for row in own], np.int64)
-            late = waits >= split
+            late = (waits >= split).astype(np.int64)
             return BlockRows.of(
                 made.kind[of], made.stream[of], made.label[of], made.ticks[of], made.slowdown[of], made.host_delay[of],
                 [len(own) for own in before[of]], late, waits - split * late, ports[of],

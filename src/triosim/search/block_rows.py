@@ -230,7 +230,9 @@ class RowsOfBlocks:
 
         def column(name: str, split: int, after: int) -> NDArray[np.int64]:
             own = getattr(new, name)
-            head, step, middle, tail = (getattr(one, name) for one in (self._head, self._step, self._middle, self._tail))
+            head, step, middle, tail = (
+                getattr(one, name) for one in (self._head, self._step, self._middle, self._tail)
+            )
             repeats = own[split:after] + times * step + more * middle  # (copies, rows of a block)
             return np.concatenate([own[:split] + more * head, repeats.reshape(-1), own[after:] + more * tail])
 

@@ -28,6 +28,7 @@ from triosim.memory.liveness import BlockLifetime
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
+from triosim.schedule.replicas import ReplicaFacts
 from triosim.search.block_passes import ChunkStages
 from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate
 from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
@@ -155,7 +156,7 @@ class StageAllocations:
     reduced: tuple[int, int]
 
     @staticmethod
-    def of(chunks: Sequence[ChunkAllocations], job: JobFacts) -> StageAllocations:
+    def of(chunks: Sequence[ChunkAllocations], job: ReplicaFacts) -> StageAllocations:
         """Those of some chunks, one after another."""
         what, which, size, ends, first = [], [], [], [0], [0]
         own = once = 0
@@ -193,14 +194,19 @@ class ChunkMemory:
         self._resident: dict[tuple[Hashable, ModelChunk], dict[List, RowsOfBlocks | BlockRows]] = {}
 
     def allocations(
-        self, kind: tuple[ModelChunk, ...], order: StageOrder, job: JobFacts, sizes: NDArray[np.int64], sized: Hashable
+        self,
+        kind: tuple[ModelChunk, ...],
+        order: StageOrder,
+        job: ReplicaFacts,
+        sizes: NDArray[np.int64],
+        sized: Hashable,
     ) -> AllocationOrder:
         """What the allocator of a stage is asked for.
 
         Args:
             kind: its chunks.
             order: of its actions.
-            job: what is run, on the few blocks of the step.
+            job: what replicas share of the few blocks of the step.
             sizes: bytes of each storage of these on a rank.
             sized: tells such sizes apart.
 
@@ -332,7 +338,7 @@ def _rounded(size: NDArray[np.int64]) -> NDArray[np.int64]:
     return -(-size // ROUND_BYTES) * ROUND_BYTES
 
 
-def _of_rank(rows: BlockRows, job: JobFacts) -> NDArray[np.int64]:
+def _of_rank(rows: BlockRows, job: ReplicaFacts) -> NDArray[np.int64]:
     """Bytes of the blocks of some rows on a rank."""
     whole = np.array([1, *(shared.shards for shared in job.shared)], np.int64)
     return _rounded(rows.ticks // whole[rows.label // PARTS])
@@ -418,7 +424,7 @@ def _resident(of: ResidentBlocks | None, sizes: NDArray[np.int64]) -> BlockRows:
     """What a chunk of few blocks has of a list."""
     if of is None:
         return _rows([], [], sizes[:0])
-    return _rows(np.zeros(len(of.storages), np.int64), of.given, sizes[of.storages])
+    return _rows(np.zeros(len(of.storages), np.int64), of.given.astype(np.int64), sizes[of.storages])
 
 
 @kept(16)
