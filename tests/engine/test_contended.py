@@ -231,7 +231,7 @@ def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataO
 
 
 def pipeline(seed: int, stages: int, micro_batches: int, shares: bool) -> ContendedSchedule:
-    """Forwards and backwards in turn on each stage, that send to both sides, with a collective beside every backward."""
+    """Forwards and backwards in turn on each stage that send to both sides, and a collective beside every backward."""
     draw = np.random.default_rng(seed)
     comes = (RowKind.RECEIVE, -1, 0, 1.0, -1, list[int]())
     rows: list[Rows] = []
