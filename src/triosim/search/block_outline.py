@@ -40,11 +40,10 @@ from triosim.prediction.partitioning import FewBlocksWorkload, undivided
 from triosim.prediction.priced_job import PricedJob
 from triosim.prediction.pricing import priced_rows
 from triosim.prediction.staged_job import StagedJob, schedule_of
-from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule._stage import JobFacts, ReplicaFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.schedule.replicas import ReplicaFacts
 from triosim.schedule.stages import cut
 from triosim.search.block_passes import BoundPass, ChunkFacts, ChunkPasses
 from triosim.search.block_step import BLOCKS, ModelChunk, NoBlocks, with_fewer_blocks

@@ -134,7 +134,9 @@ class SummedPass:
 
     def __init__(self, one: BlockPass, other: BlockPass | None) -> None:
         rows = one.columns
-        self.one, self.rows, self.other = one, rows, other
+        self.rows, self.ports, self._calls = rows, one.ports, one.calls
+        self._once = [(of.host, of.exposed) for of in (one, other) if of is not None]
+        self._more: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
         if other is not None:
             two = other.columns
             if not _same_rows(rows, two) or one.ports != other.ports:
@@ -163,14 +165,14 @@ class SummedPass:
         Raises:
             NoBlocks: a row beyond the other would take less than nothing.
         """
-        rows, one, other = self.rows, self.one, self.other
-        took, host_delay, slowdown, host, exposed = rows.ticks, rows.host_delay, rows.slowdown, one.host, one.exposed
-        if part and other is not None:
+        rows, (host, exposed) = self.rows, self._once[0]
+        took, host_delay, slowdown = rows.ticks, rows.host_delay, rows.slowdown
+        if part and self._more is not None:
             more, later, slower = self._more
             took = np.rint(took + part * more).astype(np.int64)
             host_delay = np.rint(host_delay + part * later).astype(np.int64)
             slowdown = slowdown + part * slower
-            host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
+            host, exposed = (round(a + part * (b - a)) for a, b in zip(*self._once, strict=True))
             if (took < 0).any() or (slowdown < 1).any() or (host_delay < 0).any():  # launching hides what is between
                 raise NoBlocks("passes that do not go on as they begin")
         else:
@@ -183,7 +185,7 @@ class SummedPass:
             took[row] += ticks(number, port)
             named[row] = label(number)
         fragment = ContendedFragment(rows.kind, rows.stream, took, slowdown, named, rows.before, host_delay)
-        return BoundPass(fragment, one.ports, one.calls, exposed, host)
+        return BoundPass(fragment, self.ports, self._calls, exposed, host)
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,7 @@ class ChunkPasses:
 
     Args:
         stages: its chunks.
-        seconds: of each of its operators, for each number of micro-batches.
+        seconds: of each of its operators, for two numbers of micro-batches.
         launching: what launching costs.
         slowdown, called, tensor: as of :class:`triosim.search.operator_chain.OperatorChain`.
     """
@@ -333,7 +335,6 @@ class ChunkPasses:
         self._stages: dict[ModelChunk, tuple[list[StageContraction], PartFacts]] = {}
         self._few: dict[_PassKey, BlockPass] = {}
         self._any: dict[_PassKey, PassOfBlocks] = {}  # whatever their blocks
-        self._passes: dict[_PassKey, BlockPass] = {}
         self._summed: dict[tuple[ModelChunk, Pass, bool, UngatheredUnits, bool], SummedPass] = {}
 
     def summed(
@@ -342,8 +343,9 @@ class ChunkPasses:
         """A pass of a chunk for whatever number of micro-batches; arguments and errors as of :meth:`pass_of`."""
         key = chunk, what, final, needs, leads
         if key not in self._summed:
-            one, *others = (self.pass_of(which, *key) for which in range(len(self.seconds)))
-            self._summed[key] = SummedPass(one, next((other for other in others if other is not one), None))
+            one = self.pass_of(0, *key)
+            alike = what is Pass.FORWARD and self._same_forward
+            self._summed[key] = SummedPass(one, None if alike else self.pass_of(1, *key))
         return self._summed[key]
 
     def pass_of(
@@ -358,17 +360,13 @@ class ChunkPasses:
         Raises:
             NoBlocks: blocks do not add alike.
         """
-        if what is Pass.FORWARD and self._same_forward:
-            which = 0
         key = (which, chunk, what, final, needs, leads)
         if chunk.blocks <= LONGEST:
             return self._pass(*key)
-        if key not in self._passes:
-            alike = (which, chunk._replace(blocks=LONGEST), *key[2:])
-            if alike not in self._any:
-                self._any[alike] = PassOfBlocks([self._pass(which, one, *key[2:]) for one in shorter(chunk)])
-            self._passes[key] = self._any[alike].of(chunk.blocks)
-        return self._passes[key]
+        alike = (which, chunk._replace(blocks=LONGEST), *key[2:])
+        if alike not in self._any:
+            self._any[alike] = PassOfBlocks([self._pass(which, one, *key[2:]) for one in shorter(chunk)])
+        return self._any[alike].of(chunk.blocks)
 
     def facts(self, chunk: ModelChunk) -> ChunkFacts:
         """What is known of a chunk besides.

@@ -25,10 +25,9 @@ from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Un
 from triosim.memory.blocks import StepStorages
 from triosim.memory.footprint import ROUND_BYTES
 from triosim.memory.liveness import BlockLifetime
-from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule._stage import JobFacts, ReplicaFacts, StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.schedule.replicas import ReplicaFacts
 from triosim.search.block_passes import ChunkStages
 from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate
 from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
@@ -217,16 +216,15 @@ class ChunkMemory:
         ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
         paths = tuple(own for own, _ in ways)
         key = kind, paths, regathers, tuple(shared.shards for shared in job.shared)
-        if key not in self._stage:
-            chunks = self._chunks(kind, paths, regathers)
+        if key not in self._stage or (sized, kind) not in self._there:
+            chunks = [self._of(chunk, own, regathers) for chunk, own in zip(kind, paths, strict=True)]
             if len(chunks) > 1 and any(chunk.shares for chunk in chunks):
                 raise NoBlocks("chunks that have the same in memory")
-            self._stage[key] = StageAllocations.of(chunks, job)
+            if key not in self._stage:
+                self._stage[key] = StageAllocations.of(chunks, job)
+            self._there[sized, kind] = self._resident_sizes(kind, chunks, sizes, sized)
         made = self._stage[key]
-        if (sized, kind, paths) not in self._there:
-            chunks = self._chunks(kind, paths, regathers)
-            self._there[sized, kind, paths] = self._resident_sizes(kind, chunks, sizes, sized)
-        size, given = self._there[sized, kind, paths]
+        size, given = self._there[sized, kind]
         there = size * np.where(given, job.mesh.micro_batches, 1)
         if job.copies_gradients:
             buckets = [size for size, own_way in zip(made.reduced, job.shared, strict=True) if own_way.reductions]
@@ -289,21 +287,16 @@ class ChunkMemory:
             for name, own in self._resident[key].items()
         }
 
-    def _chunks(
-        self, kind: tuple[ModelChunk, ...], paths: Sequence[tuple[MicroBatchPath, ...]], regathers: bool
-    ) -> list[ChunkAllocations]:
-        return [self._of(chunk, own, regathers) for chunk, own in zip(kind, paths, strict=True)]
-
     def _of(self, chunk: ModelChunk, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
+        """A chunk; those of many blocks are written anew, as they are long and few ask for them."""
+        if chunk.blocks > LONGEST:
+            key = chunk._replace(blocks=LONGEST), paths, regathers
+            if key not in self._any:
+                self._any[key] = AllocationsOfBlocks([self._of(one, paths, regathers) for one in shorter(chunk)])
+            return self._any[key].of(chunk.blocks)
         key = chunk, paths, regathers
         if key not in self._known:
-            if chunk.blocks <= LONGEST:
-                self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
-            else:
-                alike = chunk._replace(blocks=LONGEST), paths, regathers
-                if alike not in self._any:
-                    self._any[alike] = AllocationsOfBlocks([self._of(one, *key[1:]) for one in shorter(chunk)])
-                self._known[key] = self._any[alike].of(chunk.blocks)
+            self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
         return self._known[key]
 
 

@@ -25,9 +25,9 @@ from triosim.hardware.system import System
 from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.routes import Router
 from triosim.partition.mesh import Mesh
+from triosim.schedule._stage import ReplicaFacts
 from triosim.schedule.crossing import Boundary
 from triosim.schedule.program import COLLECTIVES
-from triosim.schedule.replicas import ReplicaFacts
 from triosim.search.isolated_transfers import Call, UnequalRanks, isolated_times
 
 CAPACITY_PER_BYTE = 1024
