@@ -36,7 +36,7 @@ from triosim.trace.tables import Trace
 OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micro_batch_size",
               "batch_size", "global_batch_size", "zero")  # fmt: skip
 """Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
-KEPT_STEPS = 48
+KEPT_STEPS = 24
 """Steps of few blocks that are kept, and what plans share of them."""
 
 
