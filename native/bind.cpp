@@ -15,6 +15,7 @@
 #include "longest_way.hpp"
 #include "maxmin.hpp"
 #include "meeting.hpp"
+#include "operator_chain.hpp"
 #include "side_by_side.hpp"
 #include "turns.hpp"
 
@@ -453,7 +454,8 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
         ended = player.play();
     }
     return nb::make_tuple(player.end(), array(std::move(player.work)), array(std::move(player.talk)),
-                          array(std::move(player.hosted)), array(std::move(player.spent)), ended);
+                          array(std::move(player.hosted)), array(std::move(player.spent)), ended,
+                          player.left_out);
 }
 
 nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted) {

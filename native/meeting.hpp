@@ -7,63 +7,33 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <queue>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
+#include "meeting_columns.hpp"
 #include "queue.hpp"
+#include "repeated_turns.hpp"
 
 namespace triosim {
 
-struct MeetingPieces {
-    std::span<const std::int64_t> first;  // row at which each piece begins, and the end
-    std::span<const std::int8_t> kind, stream;
-    std::span<const std::int64_t> ticks;
-    std::span<const double> stretch;
-    std::span<const std::int32_t> label;
-    std::span<const std::int64_t> offsets;  // of before
-    std::span<const std::int32_t> before;   // counted from the first row of the piece
-    std::span<const std::int64_t> held;     // ticks after the release of its turn before which work does not end, or else
-                                         // nothing begins
-};
-
-struct MeetingTurns {
-    std::span<const std::int64_t> first;       // turn at which each worker begins, and the end
-    std::span<const std::int32_t> cast;        // of each turn
-    std::span<const std::int32_t> number;      // of each turn: what is added to its ports
-    std::span<const std::int64_t> release;     // of each turn: tick before which its work does not begin
-    std::span<const std::int32_t> piece;       // of each cast
-    std::span<const std::int64_t> port_first;  // of each cast, and the end
-    std::span<const std::int64_t> message;     // of each port, number 0
-    std::span<const std::int32_t> way;         // of each port: class of the transfer
-    std::span<const std::int32_t> to;          // of each port: worker at the other end
-    std::span<const std::int64_t> lag;         // of each label: ticks from the begin in which what moves uses nothing
-};
-
-struct MeetingWays {
-    std::span<const std::int64_t> first;     // where the uses of each class begin, and the end
-    std::span<const std::int32_t> resource;  // of each use
-    std::span<const double> part;            // of each use: how much of the resource
-    std::span<const std::int32_t> own;       // class of what each worker moves
-    std::span<const std::int64_t> beside_first;  // where the classes that go beside each class begin, and the end
-    std::span<const std::int32_t> beside;
-    std::size_t resources;
-};
-
 class MeetingPlayer {
 public:
-    enum : std::int8_t { WORK = 0, MOVE = 1, SENDS = 2, RECEIVES = 3 };
+    enum : std::int8_t {
+        WORK = MeetingKind::WORK, MOVE = MeetingKind::MOVE, SENDS = MeetingKind::SENDS, RECEIVES = MeetingKind::RECEIVES
+    };
     static constexpr std::int64_t NEVER = -1;
     static constexpr double SLOWEST = 1e-6;  // what is left where rounding leaves nothing
-    static constexpr std::int64_t FAR = std::int64_t{1} << 61;  // ticks: what comes after this is not played
+    static constexpr std::int64_t FAR = MEETING_FAR;
 
     MeetingPlayer(const MeetingPieces& pieces, const MeetingTurns& turns, const MeetingWays& ways, std::size_t streams,
                   std::size_t messages, std::size_t labels, std::span<const std::int64_t> host)
         : work(turns.first.size() - 1, 0), talk(work.size(), 0), hosted(work.size(), 0), spent(labels * work.size(), 0),
           p_(pieces), t_(turns), w_(ways), host_(host), streams_(streams), labels_(labels), arrived_(messages, NEVER),
           workers_(work.size()), heads_(workers_.size() * streams), done_(turns.cast.size(), NEVER),
-          on_(ways.resources), load_(ways.resources, 0.0), seen_of_(ways.resources, 0) {
+          on_(ways.resources), load_(ways.resources, 0.0), seen_of_(ways.resources, 0), repeats_(turns) {
         for (std::size_t w = 0; w < workers_.size(); ++w)
             for (std::size_t s = 0; s < streams; ++s) heads_[w * streams + s].turn = t_.first[w];
         const std::size_t count = p_.first.size() - 1;
@@ -74,6 +44,9 @@ public:
                     if (p_.stream[row] == static_cast<std::int8_t>(s)) rows_.push_back(row);
                 rows_first_[piece * streams + s + 1] = static_cast<std::int64_t>(rows_.size());
             }
+        for (std::size_t way = 0; way + 1 < w_.beside_first.size(); ++way)
+            width_ = std::max(width_, 1 + static_cast<std::size_t>(w_.beside_first[way + 1] - w_.beside_first[way]));
+        transfers_.resize(workers_.size() * streams_ * width_);
         port_of_.assign(p_.kind.size(), -1);
         for (std::size_t piece = 0; piece < count; ++piece) {
             std::int32_t port = 0;
@@ -115,8 +88,10 @@ public:
                 enter(which);
             } else {
                 now_ = at;
+                --wakes_;
                 begin(which, std::uint64_t{1} << version);
             }
+            if (repeats_.shift && heads_[0].turn >= mark_) look();
         }
         for (std::size_t w = 0; w < workers_.size(); ++w) {
             account(w);
@@ -129,6 +104,7 @@ public:
     std::int64_t end() const { return now_; }
     std::vector<std::int64_t> work, talk, hosted;  // of each worker
     std::vector<std::int64_t> spent;               // by worker and label
+    std::int64_t left_out = 0;                     // turns that were not played, as they repeat others
 
 private:
     enum : std::int8_t { TRANSFER = 0, WORKING = 1, WAKES = 2, HELD = 3, ENTERS = 4 };
@@ -137,19 +113,20 @@ private:
         bool busy = false;
     };
     struct Worker {
-        std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0;
+        std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0, due = 0;
         double left = 0, rate = 1;
         std::uint32_t version = 0;
         int moves = 0, talks = 0;
     };
     struct Transfer {
         std::size_t worker = 0, to = 0;
-        std::int64_t row = 0, turn = 0, begun = 0, last = 0, message = NEVER;
+        std::int64_t row = 0, turn = 0, begun = 0, last = 0, message = NEVER, due = 0;
         double left = 0, rate = 1;
         std::uint32_t version = 0;
         std::int32_t way = 0;    // -1 once it has been delivered
         std::size_t first = 0;   // of those that go beside each other: the first, which counts those under way
         std::int64_t parts = 1;
+        bool used = false, entered = false;  // whether it is under way, and uses its resources
         double next = -1;        // rate that is being worked out
         std::uint64_t seen = 0;  // by which share
     };
@@ -166,12 +143,15 @@ private:
     const MeetingWays& w_;
     std::span<const std::int64_t> host_;
     std::size_t streams_, labels_;
-    std::vector<std::int64_t> arrived_;
+    std::vector<std::int64_t> arrived_;  // of each message: the how many it was to arrive, from 1
+    std::vector<std::int64_t> arrivals_;  // messages in that order
     std::vector<Worker> workers_;
     std::vector<Head> heads_;
     struct UnderWay {  // a turn
         std::vector<char> ended;  // of its rows, which
         std::int64_t left = 0;    // rows that have not ended
+        std::int64_t turn = 0;
+        std::size_t worker = 0;
     };
     std::vector<std::int32_t> done_;  // of each turn: where it is in what is under way, NEVER
     std::vector<UnderWay> under_way_;
@@ -187,9 +167,11 @@ private:
     std::vector<std::int64_t> rows_first_, rows_;
     std::vector<std::int32_t> port_of_;
     std::vector<Transfer> transfers_;
-    std::vector<std::size_t> unused_, touched_;
+    std::size_t width_ = 1;  // numbers of transfers of each stream
+    std::vector<std::size_t> touched_;
     std::vector<std::int32_t> full_;     // resources of which more is wanted than there is
     std::vector<std::uint64_t> seen_of_;  // of each resource, by which share
+    RepeatedTurns repeats_;
     std::uint64_t seen_ = 0;
     std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
     std::int64_t now_ = 0;
@@ -252,7 +234,11 @@ private:
             const auto held = p_.kind[row] == WORK ? 0 : p_.held[row];
             if (const auto issued = t_.release[turn] + held; (p_.kind[row] == WORK || held) && issued > now_) {
                 auto& woken = heads_[w * streams_ + s].woken;
-                if (woken < issued) events_.push({woken = issued, WAKES, w, static_cast<std::uint32_t>(s)});
+                ++waited_;
+                if (woken < issued) {
+                    events_.push({woken = issued, WAKES, w, static_cast<std::uint32_t>(s)});
+                    ++wakes_;
+                }
                 continue;
             }
             start(w, s, turn, row);
@@ -275,6 +261,8 @@ private:
             auto& own = under_way_[static_cast<std::size_t>(done_[turn])];
             own.ended.assign(static_cast<std::size_t>(p_.first[which + 1] - p_.first[which]), 0);
             own.left = rows_first_[(which + 1) * streams_] - rows_first_[which * streams_];
+            own.turn = turn;
+            own.worker = w;
         }
         if (p_.kind[row] == WORK) {
             account(w);
@@ -287,7 +275,8 @@ private:
             expect(w);
             return;
         }
-        const auto id = transfer(w, turn, row);
+        const auto id = (w * streams_ + s) * width_;
+        transfer(id, w, turn, row);
         Transfer& t = transfers_[id];
         const auto to = t.to;
         const auto way = static_cast<std::size_t>(t.way);
@@ -297,7 +286,8 @@ private:
         t.parts = 1 + w_.beside_first[way + 1] - w_.beside_first[way];
         enters(id);
         for (auto k = w_.beside_first[way]; k < w_.beside_first[way + 1]; ++k) {
-            const auto other = transfer(w, turn, row);
+            const auto other = id + static_cast<std::size_t>(k - w_.beside_first[way]) + 1;
+            transfer(other, w, turn, row);
             transfers_[other].way = w_.beside[k];
             transfers_[other].first = id;
             enters(other);
@@ -310,20 +300,13 @@ private:
         const auto label = p_.label[t.row];
         const bool shares = w_.first[t.way] < w_.first[t.way + 1];
         const auto lag = label < 0 || !shares ? 0 : std::min(t_.lag[static_cast<std::size_t>(label)], p_.ticks[t.row]);
-        if (lag > 0) events_.push({now_ + lag, ENTERS, id, 0});
+        if (lag > 0) events_.push({transfers_[id].due = now_ + lag, ENTERS, id, 0});
         else enter(id);
     }
 
-    // A transfer that begins now, before it uses anything.
-    std::size_t transfer(std::size_t w, std::int64_t turn, std::int64_t row) {
-        std::size_t id;
-        if (unused_.empty()) {
-            id = transfers_.size();
-            transfers_.emplace_back();
-        } else {
-            id = unused_.back();
-            unused_.pop_back();
-        }
+    // A transfer that begins now, before it uses anything.  Each stream of a worker has one at most, and its number, and
+    // those of what goes beside it, are the stream's: what happens at once is in order of these.
+    void transfer(std::size_t id, std::size_t w, std::int64_t turn, std::int64_t row) {
         Transfer& t = transfers_[id];
         t.worker = t.to = w;
         t.row = row;
@@ -332,6 +315,9 @@ private:
         t.left = static_cast<double>(p_.ticks[row]);
         t.rate = 0;
         t.message = NEVER;
+        t.used = true;
+        t.entered = false;
+        t.parts = 1;
         t.way = w_.own[w];
         t.first = id;
         if (p_.kind[row] == SENDS) {
@@ -340,11 +326,11 @@ private:
             t.to = static_cast<std::size_t>(t_.to[which]);
             t.message = static_cast<std::int64_t>(message(turn, row));
         }
-        return id;
     }
 
     void enter(std::size_t id) {
         const auto way = transfers_[id].way;
+        transfers_[id].entered = true;
         for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k) {
             on_[w_.resource[k]].push_back({id, w_.part[k]});
             load_[w_.resource[k]] += w_.part[k];
@@ -371,7 +357,7 @@ private:
 
     void expect(std::size_t w) {
         Worker& me = workers_[w];
-        events_.push({now_ + ticks(me.left, me.rate), WORKING, w, ++me.version});
+        events_.push({me.due = now_ + ticks(me.left, me.rate), WORKING, w, ++me.version});
     }
 
     static std::int64_t ticks(double left, double rate) {
@@ -437,7 +423,7 @@ private:
         t.left -= static_cast<double>(now_ - t.last) * t.rate;
         t.last = now_;
         t.rate = now;
-        events_.push({now_ + ticks(t.left, t.rate), TRANSFER, id, ++t.version});
+        events_.push({t.due = now_ + ticks(t.left, t.rate), TRANSFER, id, ++t.version});
     }
 
     // Streams on which something may begin now.
@@ -460,7 +446,8 @@ private:
         me.row = me.held = NEVER;
         if (const auto until = t_.release[me.turn] + p_.held[row]; until > now_) {  // its host is not that far
             me.held = row;
-            events_.push({until, HELD, w, ++me.version});
+            ++waited_;
+            events_.push({me.due = until, HELD, w, ++me.version});
             return;
         }
         begin(w, finished(w, me.turn, row, me.begun));
@@ -477,170 +464,230 @@ private:
             for (const auto& use : own) load_[w_.resource[k]] += use.part;
         }
         share(t.way);
-        if (id != t.first) unused_.push_back(id);
+        if (id != t.first) transfers_[id].used = false;
         if (--transfers_[t.first].parts > 0) return;  // others beside it are under way
-        unused_.push_back(t.first);
+        transfers_[t.first].used = false;
         talking(t.worker, -1);
         if (t.to != t.worker) talking(t.to, -1);
         if (t.to == t.worker) moving(t.worker, -1);
-        if (t.message != NEVER) arrived_[t.message] = now_;
+        if (t.message != NEVER) arrive(t.message);
         const auto freed = finished(t.worker, t.turn, t.row, t.begun);
         begin(t.worker, t.to == t.worker && t.message != NEVER ? freed | fed_ : freed);
         if (t.to != t.worker) begin(t.to, fed_);
     }
-};
 
-// What is wrong with columns that would make the player read where nothing is, nullptr where nothing is.
-inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, const MeetingWays& w, std::size_t streams,
-                             std::size_t messages, std::size_t labels, std::span<const std::int64_t> host) {
-    using Player = MeetingPlayer;
-    const auto rising = [](std::span<const std::int64_t> ends, std::size_t last) {
-        return !ends.empty() && ends.front() == 0 && std::ranges::is_sorted(ends) &&
-               static_cast<std::size_t>(ends.back()) == last;
+    void arrive(std::int64_t message) {
+        arrivals_.push_back(message);
+        arrived_[static_cast<std::size_t>(message)] = static_cast<std::int64_t>(arrivals_.size());
+    }
+
+    // --- turns that repeat --------------------------------------------------------------------------------------------
+
+    // All that decides what comes next, counted from now and from the turns that the workers are at, and what has been
+    // added up until now.  Where it is as it was some periods before, all comes again as it came since, until the turns are
+    // others.
+    struct Moment {
+        std::int64_t at = 0, waited = 0;
+        std::size_t arrived = 0;
+        std::vector<std::int64_t> oldest;  // of each worker: the first turn under way, or the next to be worked on
+        std::vector<Head> heads;
+        std::vector<std::int64_t> state, work, talk, hosted, spent;
     };
-    const std::size_t rows = p.kind.size(), workers = t.first.empty() ? 0 : t.first.size() - 1;
-    if (!rising(p.first, rows) || p.stream.size() != rows || p.ticks.size() != rows || p.stretch.size() != rows ||
-        p.label.size() != rows || p.held.size() != rows || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
-        return "columns of pieces must be of one length";
-    if (streams == 0 || streams > 64) return "there are 1 to 64 streams";
-    if (!rising(t.first, t.cast.size()) || t.number.size() != t.cast.size() || t.release.size() != t.cast.size() ||
-        !rising(t.port_first, t.message.size()) || t.way.size() != t.message.size() ||
-        t.to.size() != t.message.size() || t.port_first.size() != t.piece.size() + 1)
-        return "columns of turns must be of one length";
-    if (!rising(w.first, w.resource.size()) || w.part.size() != w.resource.size() || w.own.size() != workers ||
-        host.size() != workers)
-        return "columns of ways must be of one length";
-    const auto ways = static_cast<std::int64_t>(w.first.size()) - 1;
-    for (const auto resource : w.resource)
-        if (resource < 0 || static_cast<std::size_t>(resource) >= w.resources) return "no such resource";
-    if (w.beside_first.size() != w.first.size() || !rising(w.beside_first, w.beside.size()) ||
-        t.lag.size() != labels)
-        return "columns of ways must be of one length";
-    for (const auto classes : {w.own, w.beside})
-        for (const auto way : classes)
-            if (way < 0 || way >= ways) return "no such class of transfers";
-    const auto far = [](std::int64_t tick) { return tick < -Player::FAR || tick > Player::FAR; };
-    if (std::ranges::any_of(t.release, far) || std::ranges::any_of(p.held, far) || std::ranges::any_of(host, far))
-        return TOO_LONG;
-    for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
-        for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
-            const bool receives = p.kind[row] == Player::RECEIVES;
-            if (p.kind[row] < Player::WORK || p.kind[row] > Player::RECEIVES || p.ticks[row] < 0 || p.held[row] < 0 ||
-                (receives ? p.stream[row] != -1
-                          : p.stream[row] < 0 || static_cast<std::size_t>(p.stream[row]) >= streams) ||
-                !(p.stretch[row] >= 1) || p.label[row] < -1 ||
-                (p.label[row] >= 0 && static_cast<std::size_t>(p.label[row]) >= labels))
-                return "a row of a piece has no such kind, stream, time or label";
-            if (p.kind[row] == Player::WORK && p.stream[row] != 0) return "what works is on stream 0";
-            for (auto k = p.offsets[row]; k < p.offsets[row + 1]; ++k)
-                if (p.before[k] < 0 || p.before[k] >= row - p.first[piece]) return "a row must wait for earlier rows";
+    static constexpr std::size_t SEVERAL = 4;  // periods after which all may be as it was
+    static constexpr int PATIENCE = 16;        // periods in a row that are looked at, before some are passed over
+    static constexpr int LONGEST_PAUSE = 64;
+
+    std::int64_t mark_ = 0;    // turn of the first worker at which to look again
+    std::int64_t waited_ = 0;  // how often something was held up by its host
+    std::int64_t wakes_ = 0;   // events to come that wake a stream
+    int misses_ = 0, pause_ = 0;
+    std::deque<Moment> before_;  // the last first
+    std::vector<std::int64_t> lowest_, highest_;  // turns of each worker that a period has to do with
+    std::vector<std::int64_t> awaited_;           // messages for which streams wait that rest
+
+    void look() {
+        mark_ = heads_[0].turn + repeats_.turns[0];
+        if (pause_ > 0) {
+            --pause_;
+            return;
         }
-    for (std::size_t cast = 0; cast < t.piece.size(); ++cast) {
-        if (t.piece[cast] < 0 || static_cast<std::size_t>(t.piece[cast]) + 1 >= p.first.size()) return "no such piece";
-        std::int64_t ports = 0;
-        for (auto row = p.first[t.piece[cast]]; row < p.first[t.piece[cast] + 1]; ++row)
-            ports += p.kind[row] >= Player::SENDS;
-        if (ports != t.port_first[cast + 1] - t.port_first[cast]) return "a cast needs a port for each message";
-        for (auto k = t.port_first[cast]; k < t.port_first[cast + 1]; ++k)
-            if (t.way[k] < 0 || t.way[k] >= ways || t.to[k] < 0 || static_cast<std::size_t>(t.to[k]) >= workers ||
-                t.message[k] < 0 || static_cast<std::size_t>(t.message[k]) >= messages)
-                return "a port leads nowhere";
-    }
-    for (std::size_t turn = 0; turn < t.cast.size(); ++turn) {
-        const auto cast = t.cast[turn];
-        if (cast < 0 || static_cast<std::size_t>(cast) >= t.piece.size()) return "no such cast";
-        for (auto k = t.port_first[cast]; k < t.port_first[cast + 1]; ++k)
-            if (t.number[turn] < 0 ||
-                static_cast<std::size_t>(t.message[k]) + static_cast<std::size_t>(t.number[turn]) >= messages)
-                return "no such message";
-    }
-    return nullptr;
-}
-
-// One pass through some operators of a step: when each is worked on, when its collectives are under way.
-struct Chain {
-    std::span<const std::int64_t> ticks, gap, issue;              // of each operator
-    std::span<const std::int8_t> skips;                           // of each operator
-    std::span<const std::int64_t> after_first, before_first, need_first;  // of each operator, and the end
-    std::span<const std::int32_t> after, before, need;            // collectives
-    std::span<const std::int64_t> call;                           // ticks of each collective
-    std::int64_t call_issue;
-    double slowdown;
-};
-
-struct Chained {
-    std::vector<std::int64_t> begin, done, issued;       // of each row
-    std::vector<std::int64_t> call_begin, call_end;      // of each collective, -1 for those that were not called
-    std::int64_t host = 0, end = 0;
-};
-
-// No row of a pass is worked on, and none of its collectives under way, later than this, in ticks.
-inline double lasts(const Chain& c, std::span<const std::int32_t> rows) {
-    double longest = 0, sum = 0;
-    for (const std::int64_t call : c.call) longest = std::max(longest, std::abs(static_cast<double>(call)));
-    for (const std::int32_t number : rows) {
-        const auto row = static_cast<std::size_t>(number);
-        const auto called = c.after_first[row + 1] - c.after_first[row] + c.before_first[row + 1] - c.before_first[row];
-        sum += std::abs(static_cast<double>(c.ticks[row])) * c.slowdown + std::abs(static_cast<double>(c.gap[row])) +
-               std::abs(static_cast<double>(c.issue[row])) +
-               static_cast<double>(called) * (longest + std::abs(static_cast<double>(c.call_issue)));
-    }
-    return sum;
-}
-
-// Plays rows twice, so that the second time follows upon one like it, and counts from its begin.
-inline Chained chain(const Chain& c, std::span<const std::int32_t> rows, std::span<const std::int8_t> calls,
-                     bool hosted) {
-    Chained out;
-    const std::size_t n = rows.size();
-    out.begin.assign(n, 0);
-    out.done.assign(n, 0);
-    out.issued.assign(n, 0);
-    out.call_begin.assign(c.call.size(), -1);
-    out.call_end.assign(c.call.size(), -1);
-    std::int64_t host = 0, free = 0, talks = 0, talked = 0;  // talks: the collective under way, until talked
-    const auto calling = [&](std::int32_t number, std::int64_t ready) {
-        if (!calls[static_cast<std::size_t>(number)]) return;
-        if (hosted) host += c.call_issue;
-        const auto at = std::max({ready, talked, hosted ? host : 0});
-        if (at > talked) talks = at;
-        talked = at + c.call[static_cast<std::size_t>(number)];
-        out.call_begin[static_cast<std::size_t>(number)] = at;
-        out.call_end[static_cast<std::size_t>(number)] = talked;
-    };
-    for (std::size_t i = 0; i < n; ++i) {
-        const auto row = static_cast<std::size_t>(rows[i]);
-        for (auto k = c.before_first[row]; k < c.before_first[row + 1]; ++k) calling(c.before[k], free);
-        std::int64_t ready = free;
-        for (auto k = c.need_first[row]; k < c.need_first[row + 1]; ++k)
-            ready = std::max(ready, out.call_end[static_cast<std::size_t>(c.need[k])]);
-        if (!c.skips[row]) {
-            if (hosted) {
-                host += c.issue[row];
-                ready = std::max(ready, host);
+        for (std::size_t w = 0; w < workers_.size(); ++w) account(w);
+        const Moment now = moment();
+        for (std::size_t number = 0; number < before_.size(); ++number) {
+            const auto periods = static_cast<std::int64_t>(number) + 1;
+            if (repeats(before_[number], now, periods) && leave_out(before_[number], now, periods)) {
+                before_.clear();
+                misses_ = 0;
+                mark_ = heads_[0].turn + repeats_.turns[0];
+                return;
             }
-            std::int64_t ticks = c.ticks[row];
-            const auto from = std::max(talks, ready);
-            if (c.slowdown > 1 && talked > from && ready + ticks > from) {
-                const auto alone = from - ready;  // worked before the collective is under way
-                const auto beside = static_cast<double>(talked - from) / c.slowdown;
-                const auto rest = static_cast<double>(ticks - alone);
-                ticks = alone + (rest <= beside ? static_cast<std::int64_t>(std::llround(rest * c.slowdown))
-                                                : (talked - from) + static_cast<std::int64_t>(std::llround(rest - beside)));
-            }
-            out.begin[i] = ready;
-            out.done[i] = ready + ticks;
-            free = ready + ticks + c.gap[row];
-        } else {
-            free = std::max(free, ready);
-            out.begin[i] = out.done[i] = free;
         }
-        out.issued[i] = host;
-        for (auto k = c.after_first[row]; k < c.after_first[row + 1]; ++k) calling(c.after[k], free);
+        if (before_.size() == SEVERAL && ++misses_ > PATIENCE) {
+            pause_ = std::min(misses_ - PATIENCE, LONGEST_PAUSE);
+            before_.clear();
+            return;
+        }
+        before_.push_front(now);
+        if (before_.size() > SEVERAL) before_.pop_back();
     }
-    out.host = host;
-    out.end = free;
-    return out;
-}
+
+    Moment moment() const {
+        Moment m{now_, waited_, arrivals_.size(), {}, heads_, {}, work, talk, hosted, spent};
+        const auto turn = [&](std::size_t w) { return heads_[w * streams_].turn; };
+        for (std::size_t w = 0; w < workers_.size(); ++w) m.oldest.push_back(turn(w));
+        auto& state = m.state;
+        const auto bits = [](double value) { return std::bit_cast<std::int64_t>(value); };
+        for (std::size_t w = 0; w < workers_.size(); ++w) {
+            const Worker& me = workers_[w];
+            const bool busy = me.row != NEVER || me.held != NEVER;
+            state.insert(state.end(), {me.row, me.held, me.moves, me.talks});
+            if (busy)
+                state.insert(state.end(), {me.turn - turn(w), me.begun - now_, me.last - now_, me.due - now_,
+                                           bits(me.left), bits(me.rate)});
+        }
+        for (std::size_t id = 0; id < transfers_.size(); ++id) {
+            const Transfer& t = transfers_[id];
+            if (!t.used) continue;
+            state.insert(state.end(), {static_cast<std::int64_t>(id), static_cast<std::int64_t>(t.worker),
+                                       static_cast<std::int64_t>(t.to), t.row, t.turn - turn(t.worker), t.begun - now_,
+                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), t.way,
+                                       static_cast<std::int64_t>(t.first), t.parts, t.entered});
+        }
+        state.push_back(NEVER);
+        for (std::size_t r = 0; r < on_.size(); ++r) {
+            if (on_[r].empty()) continue;
+            state.insert(state.end(), {NEVER, static_cast<std::int64_t>(r), bits(load_[r])});
+            for (const auto& use : on_[r]) state.push_back(static_cast<std::int64_t>(use.id));
+        }
+        std::vector<const UnderWay*> under_way;
+        for (const auto& one : under_way_)
+            if (one.left) under_way.push_back(&one);
+        std::ranges::sort(under_way, {}, [](const UnderWay* one) { return one->turn; });
+        for (const auto* one : under_way) {
+            m.oldest[one->worker] = std::min(m.oldest[one->worker], one->turn);
+            state.insert(state.end(), {NEVER, one->turn - turn(one->worker), one->left});
+            state.insert(state.end(), one->ended.begin(), one->ended.end());
+        }
+        return m;
+    }
+
+    // Whether all is as it was so many periods before, so that it comes again as it came since.
+    bool repeats(const Moment& a, const Moment& b, std::int64_t periods) {
+        const auto took = b.at - a.at;
+        if (wakes_ || a.waited != b.waited || took <= 0 || a.state != b.state) return false;
+        lowest_ = a.oldest;
+        highest_.assign(workers_.size(), 0);
+        awaited_.clear();
+        for (std::size_t w = 0; w < workers_.size(); ++w) {
+            const auto period = periods * repeats_.turns[w];
+            if (periods * repeats_.later[w] > took) return false;
+            for (std::size_t s = 0; s < streams_; ++s) {
+                const Head &then = a.heads[w * streams_ + s], &now = b.heads[w * streams_ + s];
+                if (then.at != now.at || then.busy != now.busy) return false;
+                if (now.turn - then.turn != period) {
+                    if (s == 0 || now.busy || now.turn != then.turn) return false;
+                    continue;
+                }
+                lowest_[w] = std::min(lowest_[w], then.turn);
+                highest_[w] = std::max(highest_[w], std::min(now.turn, t_.first[w + 1] - 1));
+            }
+            if (lowest_[w] >= t_.first[w + 1] || repeats_.until[lowest_[w]] <= highest_[w]) return false;
+            for (std::size_t s = 1; s < streams_; ++s)
+                if (a.heads[w * streams_ + s].turn == b.heads[w * streams_ + s].turn && !rests(w, s)) return false;
+            for (auto turn = lowest_[w]; turn <= highest_[w]; ++turn) {
+                const auto which = piece(turn);
+                for (auto row = p_.first[which]; row < p_.first[which + 1]; ++row) {
+                    if (p_.kind[row] != RECEIVES) continue;
+                    const auto then = arrived_[message(turn, row)], now = arrived_[message(turn + period, row)];
+                    if ((then != NEVER && then <= static_cast<std::int64_t>(a.arrived)) != (now != NEVER)) return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    // Whether a stream has nothing to do until the turns are others.
+    bool rests(std::size_t w, std::size_t s) {
+        const Head& h = heads_[w * streams_ + s];
+        if (h.turn >= t_.first[w + 1]) return true;
+        const auto list = static_cast<std::size_t>(piece(h.turn)) * streams_ + s;
+        if (rows_first_[list] + h.at >= rows_first_[list + 1]) return h.turn < lowest_[w];  // not looked for since
+        if (h.turn < repeats_.until[lowest_[w]]) return false;
+        const auto row = rows_[static_cast<std::size_t>(rows_first_[list] + h.at)], first = p_.first[piece(h.turn)];
+        std::int64_t waits = NEVER;
+        for (auto k = p_.offsets[row]; k < p_.offsets[row + 1]; ++k) {
+            const auto other = first + p_.before[k];
+            if (p_.kind[other] != RECEIVES) return done_[h.turn] < 0;  // waits for what has not begun
+            const auto awaited = message(h.turn, other);
+            if (arrived_[awaited] == NEVER) waits = static_cast<std::int64_t>(awaited);
+        }
+        if (waits != NEVER) awaited_.push_back(waits);
+        return waits != NEVER;
+    }
+
+    // Goes on after so many more periods as are like the one between two moments; false where there are none.
+    bool leave_out(const Moment& a, const Moment& b, std::int64_t periods) {
+        const auto took = b.at - a.at;
+        std::int64_t times = (FAR - now_) / took - 1;
+        for (std::size_t w = 0; w < workers_.size(); ++w) {
+            times = std::min(times, (repeats_.until[lowest_[w]] - highest_[w]) / (periods * repeats_.turns[w]));
+            if (host_[w] > a.at) times = std::min(times, (host_[w] - b.at) / took);  // it is busy all the time
+        }
+        if (times < 1) return false;
+        const auto shift = periods * repeats_.shift;
+        for (auto k = a.arrived; k < b.arrived; ++k)
+            for (const auto awaited : awaited_) {
+                const auto ahead = awaited - arrivals_[k];
+                if (ahead > 0 && ahead % shift == 0 && ahead / shift <= times) return false;
+            }
+        const auto later = times * took;
+        const auto more = [&](std::vector<std::int64_t>& sums, const std::vector<std::int64_t>& then) {
+            for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += times * (sums[i] - then[i]);
+        };
+        more(work, a.work);
+        more(talk, a.talk);
+        more(hosted, a.hosted);
+        more(spent, a.spent);
+        now_ += later;
+        events_ = {};
+        for (std::size_t w = 0; w < workers_.size(); ++w) {
+            Worker& me = workers_[w];
+            const auto ahead = times * periods * repeats_.turns[w];
+            left_out += ahead;
+            me.begun += later;
+            me.last += later;
+            me.seen = now_;
+            me.due += later;
+            me.turn += ahead;
+            if (me.row != NEVER) events_.push({me.due, WORKING, w, me.version});
+            for (std::size_t s = 0; s < streams_; ++s)
+                if (a.heads[w * streams_ + s].turn != b.heads[w * streams_ + s].turn)
+                    heads_[w * streams_ + s].turn += ahead;
+        }
+        for (const auto& one : under_way_)
+            if (one.left) done_[one.turn] = NEVER;
+        for (std::size_t which = 0; which < under_way_.size(); ++which) {
+            UnderWay& one = under_way_[which];
+            if (!one.left) continue;
+            one.turn += times * periods * repeats_.turns[one.worker];
+            done_[one.turn] = static_cast<std::int32_t>(which);
+        }
+        for (std::size_t id = 0; id < transfers_.size(); ++id) {
+            Transfer& t = transfers_[id];
+            if (!t.used) continue;
+            t.begun += later;
+            t.last += later;
+            t.due += later;
+            t.turn += times * periods * repeats_.turns[t.worker];
+            if (t.message != NEVER) t.message = static_cast<std::int64_t>(message(t.turn, t.row));
+            if (t.way < 0) continue;
+            if (t.entered) events_.push({t.due, TRANSFER, id, t.version});
+            else events_.push({t.due, ENTERS, id, 0});
+        }
+        for (std::int64_t n = 1; n <= times; ++n)
+            for (auto k = a.arrived; k < b.arrived; ++k) arrive(arrivals_[k] + n * shift);
+        return true;
+    }
+};
 
 }  // namespace triosim

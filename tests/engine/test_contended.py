@@ -228,3 +228,64 @@ def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataO
     for a, b in zip(found, other, strict=True):
         assert np.array_equal(a, b)
     assert all(a <= b for a, b in pairwise(found[0].tolist()))
+
+
+def pipeline(seed: int, stages: int, micro_batches: int, shares: bool) -> ContendedSchedule:
+    """Forwards and backwards in turn on each stage that send to both sides, and a collective beside every backward."""
+    draw = np.random.default_rng(seed)
+    comes = (RowKind.RECEIVE, -1, 0, 1.0, -1, list[int]())
+    rows: list[Rows] = []
+    ports: list[tuple[RoutedPort, ...]] = []
+    order: list[list[int]] = []
+    number: list[list[int]] = []
+    for stage in range(stages):
+        took = draw.integers(50, 120, 4).tolist()
+        first, last = stage == 0, stage == stages - 1
+        forward: Rows = [] if first else [comes]
+        forward.append((RowKind.COMPUTE, 0, took[0], 1.5, -1, [] if first else [0]))
+        if not last:
+            forward.append((RowKind.SEND, 2, took[1], 1.0, 1, [len(forward) - 1]))
+        backward: Rows = [] if last else [comes]
+        backward.append((RowKind.COMPUTE, 0, took[2], 1.2, -1, [] if last else [0]))
+        backward.append((RowKind.COLLECTIVE, 1, took[3], 1.0, 2, [len(backward) - 1]))
+        if not first:
+            backward.append((RowKind.SEND, 2, took[1], 1.0, 3, [0 if last else 1]))
+        rows += [forward, backward]
+        sends, back = (2 * stage) * micro_batches, (2 * stage - 1) * micro_batches
+        before, after = RoutedPort(2 * (stage - 1) * micro_batches, 0, stage - 1), RoutedPort(sends, 0, stage + 1)
+        ahead = RoutedPort((2 * stage + 1) * micro_batches, 0, stage + 1)
+        ports.append((*(() if first else (before,)), *(() if last else (after,))))
+        ports.append((*(() if last else (ahead,)), *(() if first else (RoutedPort(back, 0, stage - 1),))))
+        warm = min(stages - stage, micro_batches)
+        steps = [(0, k) for k in range(warm)]
+        for k in range(micro_batches):
+            steps.append((1, k))
+            if k + warm < micro_batches:
+                steps.append((0, k + warm))
+        order.append([2 * stage + what for what, _ in steps])
+        number.append([k for _, k in steps])
+    classes = TransferClasses([[(0, 0.7)], []], [0 if shares else 1] * stages, 1)
+    plain = schedule(rows, ports, order, classes, 2 * stages * micro_batches)
+    return replace(plain, offset=[np.array(own, np.int32) for own in number])
+
+
+@native
+def test_turns_that_repeat_are_left_out_exactly() -> None:
+    left_out = []
+    for seed in range(8):
+        for shares in (False, True):
+            what = pipeline(seed, 2 + seed % 3, 100, shares)
+            both(what)
+            left_out.append(contended_run(what, native=True).left_out)
+    assert sum(count > 0 for count in left_out) >= 8  # some take longer until they repeat
+
+
+@native
+def test_turns_are_not_left_out_while_their_host_is_late() -> None:
+    plain = pipeline(1, 3, 60, shares=False)
+    late = replace(plain, release=[np.arange(len(own), dtype=np.int64) * 400 for own in plain.order])
+    both(late)
+    assert contended_run(late, native=True).left_out == 0
+    busy = replace(plain, host=np.array([3000, 4000, 9000], np.int64))
+    both(busy)
+    assert contended_run(busy, native=True).left_out > 0

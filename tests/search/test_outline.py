@@ -26,7 +26,7 @@ from triosim.prediction.staged_job import stage_job
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.search import block_outline, peak_memory
+from triosim.search import peak_memory, shared_step
 from triosim.search.block_outline import BlockJob
 from triosim.search.block_step import NoBlocks
 from triosim.search.contracted_passes import GradientsReady, LocalTransfer, StageContraction
@@ -365,7 +365,8 @@ def test_stages_of_zero_that_share_a_step_say_what_each_says_alone(
         return found.run.end, found.reserved
 
     def forgotten() -> None:
-        monkeypatch.setattr(block_outline, "_STEPS", ResultCache(4, np.inf, lambda step: 1))
+        for name in ("_FEW", "_STEPS"):
+            monkeypatch.setattr(shared_step, name, ResultCache(4, np.inf, lambda step: 1))
 
     forgotten()
     together = [said(zero) for zero in zeros]  # the second finds what the first has left

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.hardware.accelerator import Accelerator
@@ -163,6 +164,7 @@ def crowding(processes: int, cores: int | None) -> float:
     return max(1.0, processes / cores) if cores else 1.0
 
 
+@kept(32)
 def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> HostCosts:
     """The cost of launching each operator of a trace.
 

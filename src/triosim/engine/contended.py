@@ -163,6 +163,7 @@ class ContendedRun:
         communication: with collectives, sends or receives under way, but no compute.
         hosted: with neither, while busy with something else.
         label_ticks: from begin to end of the rows of each label, shape ``(workers, labels)``.
+        left_out: actions that were not run one by one, as they repeat others exactly; only C++ leaves out any.
     """
 
     end: int
@@ -170,6 +171,7 @@ class ContendedRun:
     communication: Int64
     hosted: Int64
     label_ticks: Int64
+    left_out: int = 0
 
 
 def contended_run(schedule: ContendedSchedule, native: bool | None = None) -> ContendedRun:
@@ -196,7 +198,7 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
         transfer_classes.concurrent.get(transfer_class, ()) for transfer_class in range(len(transfer_classes.uses))
     ]
     lag = np.array([schedule.lag_of(label) for label in range(schedule.labels)], np.int64)
-    end, work, communication, hosted, label_ticks, ended = _native.meeting(
+    end, work, communication, hosted, label_ticks, ended, left_out = _native.meeting(
         (
             row_ends(map(len, fragments)), joined([p.kind for p in fragments], np.int8),
             joined([p.stream for p in fragments], np.int8), joined([p.ticks for p in fragments], np.int64),
@@ -221,7 +223,8 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
     )  # fmt: skip
     if not ended:
         raise Stuck(CIRCLE)
-    return ContendedRun(end, work, communication, hosted, label_ticks.reshape(len(schedule.order), schedule.labels))
+    label_ticks = label_ticks.reshape(len(schedule.order), schedule.labels)
+    return ContendedRun(end, work, communication, hosted, label_ticks, left_out)
 
 
 class _WorkerState:

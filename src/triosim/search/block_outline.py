@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
-from triosim.core.caching import IdentityKey, kept
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.result_cache import ResultCache, content
@@ -27,12 +27,8 @@ from triosim.core.units import picoseconds
 from triosim.engine.contended import RoutedPort, RowKind
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.kernels.copying import copy_s_per_byte
 from triosim.memory.allocation_order import AllocationOrder
 from triosim.network.device_assignment import DeviceAssignment, assign_devices
-from triosim.partition.gradients import gradients
-from triosim.partition.main_gradients import often
-from triosim.partition.passes.fuse import UnitsByModule
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.shards import resident, sharded
@@ -41,17 +37,16 @@ from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
 from triosim.prediction.launching import launching_costs
 from triosim.prediction.partitioning import FewBlocksWorkload, undivided
-from triosim.prediction.priced_job import PricedJob, price_job
+from triosim.prediction.priced_job import PricedJob
 from triosim.prediction.pricing import priced_rows
 from triosim.prediction.staged_job import StagedJob, schedule_of
-from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule._stage import JobFacts, ReplicaFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import UngatheredUnits
-from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import BlockPass, BoundPass, ChunkFacts, ChunkPasses, ChunkStages
-from triosim.search.block_step import BLOCKS, BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
-from triosim.search.chunk_memory import ChunkMemory
+from triosim.schedule.stages import cut
+from triosim.search.block_passes import BoundPass, ChunkFacts, ChunkPasses
+from triosim.search.block_step import BLOCKS, ModelChunk, NoBlocks, with_fewer_blocks
 from triosim.search.contracted_passes import (
     COMPUTE_STREAM,
     ContractedPass,
@@ -64,18 +59,16 @@ from triosim.search.contracted_passes import (
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
 from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
+from triosim.search.shared_step import KEPT_STEPS, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
-from triosim.search.transfer_times import SEND, JobTransferTimes
+from triosim.search.transfer_times import JobTransferTimes
 from triosim.stacks import ASSUMED, NEEDED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
-OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micro_batch_size",
-              "batch_size", "global_batch_size", "zero")  # fmt: skip
-"""Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
 SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
 made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
@@ -85,121 +78,14 @@ SPARE = 7
 """Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
 MUCH_LARGER = 1.5
 """How many times the blocks of a step another has from which on it is not used in its place."""
-KEPT_STEPS = 24
-"""Steps of few blocks that are kept."""
 
 _Place = tuple[ModelChunk, Pass, bool, UngatheredUnits, bool]
 Check = Callable[[JobMesh, Schedule, Replication], None]
 CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
-
-@dataclass(frozen=True, eq=False)
-class SharedStep:
-    """What plans that divide a micro-batch alike have in common.
-
-    Attributes:
-        job: of few blocks.
-        step: of the job.
-        once: part of the micro-batches in which each of its operators runs, by the number of micro-batches that it was
-            priced for.
-        uncut: the step as one stage.
-        stages: its chunks.
-        passes: their passes for the micro-batches of :data:`SUMMED`, by what else they depend on.
-        memory: what they allocate.
-        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
-    """
-
-    job: PricedJob
-    step: BlockStep
-    once: NDArray[np.float64]
-    uncut: Stages
-    stages: ChunkStages
-    passes: dict[Hashable, ChunkPasses]
-    memory: ChunkMemory
-    updates: dict[int, NDArray[np.float64]]
-
-    def of(self, micro_batches: int) -> BlockStep:
-        """The step where there are so many micro-batches."""
-        job = self.job
-        share = often(job.step.trace, job.plan.stack or ASSUMED, micro_batches)
-        return replace(self.step, seconds=self.step.seconds / self.once * share)
-
-
-_STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
 _ROADS = ResultCache[FewBlocksWorkload](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = ResultCache[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
-_PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
 _WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
-
-
-def _shared_zero(plan: Plan, placed: Replication) -> int:
-    """The stage of ZeRO whose passes a plan has, but for what reduces (1), or when parameters are gathered (2)."""
-    if plan.zero == 1 and not placed.replicas and not placed.path:
-        return 0
-    return 3 if plan.zero == 2 else plan.zero
-
-
-def shared_step(
-    workload: Trace,
-    system: System,
-    plan: Plan,
-    fidelity: Fidelity,
-    mesh: JobMesh,
-    placed: Replication,
-    padding: Hashable,
-) -> SharedStep:
-    """What a plan has in common with those that divide a micro-batch alike.
-
-    Args:
-        workload, system, plan, fidelity: as of :func:`triosim.simulate`.
-        mesh, placed: of the plan.
-        padding: what replicas gather.
-
-    Raises:
-        NoBlocks: the workload is not made of enough equal blocks, or something depends on more than the micro-batch.
-        InputError: as of :func:`triosim.simulate`.
-    """
-    blocks = count_equal_blocks(workload)
-    if not blocks:
-        raise NoBlocks("no equal blocks")
-    few = with_fewer_blocks(workload)
-    fields = {name: getattr(plan, name) for name in plan.given if name not in OF_ITS_OWN}
-    names = tuple(name for name, _ in mesh.axes)
-    plan = plan.replaced(zero=_shared_zero(plan, placed))
-    key = (
-        IdentityKey(few),
-        IdentityKey(system),
-        content(fidelity),
-        content(fields),
-        mesh.micro_batch_size,
-        mesh.micro_batches > 1,
-        names,
-        plan.zero,
-        padding,
-        placed.elements,
-    )
-
-    def make() -> SharedStep:
-        job = price_job(few, system, plan, fidelity)
-        slower = any(system.models[model].slowdown != 1 for model in job.models)
-        if slower or len(job.models) > 1 or job.clocks or job.residual is not None or job.mesh.derived:
-            raise NoBlocks("devices of several kinds, or that are held back, or axes that are made of others")
-        if not gradients(job.step.trace):
-            raise NoBlocks("no gradients")
-        once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
-        seconds = job.all_times[job.models[0]].seconds
-        short = BlockStep(job.step, seconds, blocks, str(plan.cuts), stack=plan.stack)
-        copies = copy_s_per_byte(system.models[job.models[0]]) if job.step.replication.weights else 0.0
-        uncut = cut(job.step.trace, (), job.step.homes)
-        chunks = ChunkStages(job, short, copies)
-        return SharedStep(job, short, once, uncut, chunks, {}, ChunkMemory(chunks), {})
-
-    return _STEPS.get(key, make)
-
-
-def _asked(plan: Plan, mesh: JobMesh) -> Hashable:
-    """What a plan asks of one micro-batch."""
-    return content({name: getattr(plan, name) for name in sorted(plan.given) if name not in OF_ITS_OWN})
 
 
 def _supported(workload: Trace, plan: Plan) -> None:
@@ -251,7 +137,8 @@ class BlockJob:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
-        self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._padding())
+        self._divides = divides_alike(workload, plan, mesh, self.replication)
+        self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._divides)
         self.step = self.shared.of(mesh.micro_batches)
         common = self.shared.job
         self.assignment: DeviceAssignment = assign_devices(mesh, system.devices, None)
@@ -262,8 +149,7 @@ class BlockJob:
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
         self.chunks: list[ModelChunk] = self.step.chunks(cuts)
-        costs = ScheduleCosts(self.step.seconds)
-        self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
+        self.facts = ReplicaFacts(placed, plan, mesh, self.step.grads)
         of_step = common.step.replication.reductions(mesh)
         self._reduced = {
             (written.what, written.axis): own.what
@@ -271,30 +157,15 @@ class BlockJob:
         }
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
         self.transfer_times = JobTransferTimes(
-            self.facts, system, self.assignment, common.router, how, job_communication
+            self.facts, lambda part: part % mesh.stages, system, self.assignment, common.router, how, job_communication
         )
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
-        self._places: set[_Place] = set()  # of passes that are to be written
+        self._places: dict[_Place, None] = {}  # of passes that are to be written
         self.known: list[ChunkFacts] = [self.passes.facts(chunk) for chunk in self.chunks]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
         ]
-
-    def _padding(self) -> Hashable:
-        """What is gathered of each parameter where replicas have parts of it: so many rows each, all alike."""
-        placed, mesh = self.replication, self.mesh
-        if not placed.weights or placed.ranks(mesh) == 1:
-            return placed.ranks(mesh) > 1
-        shards, modules = placed.shards(mesh), placed.modules.modules
-
-        def padded() -> Hashable:
-            step = self._road().step  # its blocks are alike, so that few of them tell of all
-            units = UnitsByModule(step.trace, shards, modules, step.apart)
-            size = step.trace.values.bytes()
-            return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
-
-        return _PADDINGS.get((self._divides, shards, content(modules)), padded)
 
     def _passes(self) -> ChunkPasses:
         """The passes of its chunks, shared by plans whose exchanges within a group take equally long."""
@@ -366,26 +237,17 @@ class BlockJob:
         part = action.chunk * self.stages + stage
         place = self.chunks[part], action.what, action.final, self._needs(action, part), self._leads[stage]
         sent = self._sends[part][action.what is not Pass.FORWARD]
-        self._places.add(place)
+        self._places[place] = None
         return (place, sent), lambda: self._bound(part, place)
 
     def _bound(self, part: int, place: _Place) -> BoundPass:
         if self._places:
-            for known in self._places:
-                self._for_both_counts(known)
+            calls = dict.fromkeys(call for known in self._places for call in self.passes.summed(*known).calls)
             self._places.clear()
-            calls = map(self._call, range(len(self.passes.transfer_times.names)))
-            self.transfer_times.precompute(call for call in calls if call[0] != SEND)
-        one, other = self._for_both_counts(place)
+            self.transfer_times.precompute(map(self._call, calls))
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
-        return one.bound(
-            other, much, lambda label, port: self._ticks(part, label, port),
-            self._label,
-        )  # fmt: skip
-
-    def _for_both_counts(self, place: _Place) -> list[BlockPass]:
-        return [self.passes.pass_of(which, *place) for which in range(len(SUMMED))]
+        return self.passes.summed(*place).bound(much, lambda label, port: self._ticks(part, label, port), self._label)
 
     @cached_property
     def _leads(self) -> list[bool]:
@@ -431,7 +293,7 @@ class BlockJob:
     def _update(self, stage: int) -> ContractedPass:
         """What ends an iteration on a stage."""
         made, parts = ContractedPass(), self._parts(stage)
-        rows, chain = self.passes.optimizer()
+        rows, chain = self.passes.optimizer
         waits = []
         for chunk, part in enumerate(parts):
             waits.append(made.add(RowKind.RECEIVE, -1, 0, port=GradientsReady(chunk)))
@@ -439,7 +301,7 @@ class BlockJob:
                 own = self.tied(part, parameter)
                 back = own._replace(source=own.target, target=own.source)
                 waits.append(made.exchange(chunk, own, back, *self.transfer_times.send(*own[1:]), chain))
-        share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
+        share = sum(self.known[part].share for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
         host_delay = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
@@ -478,7 +340,7 @@ class BlockJob:
         """Seconds of the optimizer's rows for all parameters of a rank."""
         shards, known = self.replication.shards(self.mesh) if self.replication.states else 1, self.shared.updates
         if shards not in known:
-            rows, _ = self.passes.optimizer()
+            rows, _ = self.passes.optimizer
             found = self.step.seconds[rows]
             if self.replication.states:
                 job = self.priced.jobs[self.priced.models[0]]
@@ -496,7 +358,7 @@ class BlockJob:
             self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
         )
         return StagedJob(
-            **{**vars(job), "whole": whole}, slowest=model, stages=self.facts.stages, launching=self.launching,
+            **{**vars(job), "whole": whole}, slowest=model, stages=self.shared.uncut, launching=self.launching,
             schedule=self.schedule,
         )  # fmt: skip
 
@@ -538,15 +400,18 @@ class BlockJob:
     @cached_property
     def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
         """Bytes of the storages of the step of few blocks on a rank, and what tells them apart."""
-        placed, mesh = self.replication, self.mesh
-        step = sharded(self.priced.share, mesh, placed)
-        size = step.trace.values.storage_bytes()
-        if self.facts.modules is not None:
-            cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
-            size = size.copy()
-            size[cut] = parts
+        placed, mesh, known = self.replication, self.mesh, self.shared.sizes
         shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
-        return size, (placed.weights, *shards)
+        key = (placed.weights, *shards)
+        if key not in known:
+            step = sharded(self.priced.share, mesh, placed)
+            size = step.trace.values.storage_bytes()
+            if self.facts.modules is not None:
+                cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
+                size = size.copy()
+                size[cut] = parts
+            known[key] = size
+        return known[key], key
 
     def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
@@ -574,15 +439,6 @@ class BlockJob:
             self.plan, replace(self.mesh, axes=axes), few.grads,
         )  # fmt: skip
         return stage_reserved_bytes(StageFacts(job, 0), order)
-
-    @cached_property
-    def _divides(self) -> Hashable:
-        """Alike for plans that divide a micro-batch alike, whatever is divided among replicas."""
-        mesh, placed = self.mesh, self.replication
-        scattered = placed.weights and placed.ranks(mesh) > 1
-        names = tuple(name for name, _ in mesh.axes)
-        asked = _asked(self.plan, mesh)
-        return IdentityKey(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
 
     def _share(self, blocks: int) -> Step:
         """The step of so many blocks, before replicas divide anything."""

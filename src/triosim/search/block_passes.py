@@ -28,7 +28,7 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
-from triosim.search.block_rows import BlockRows, extrapolate, extrapolate_rows
+from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate, joined
 from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, shorter
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call
@@ -70,6 +70,8 @@ class SymbolicTransferTimes:
 
 
 Runs = tuple[BlockRows, BlockRows]
+_PassKey = tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool]
+"""As of :meth:`ChunkPasses.pass_of`."""
 
 
 @dataclass(frozen=True)
@@ -91,72 +93,99 @@ class BlockPass:
         """A pass as it was written."""
         given = iter(made.ports)
         split = len(made.kind) if made.reduces < 0 else made.reduces
-        before = [[(int(b >= split), b - split if b >= split else b) for b in _last(made, own)] for own in made.before]
+        before = [_last(made, own) for own in made.before]
         ports = [next(given) if kind >= RowKind.SEND else None for kind in made.kind]
-        rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.slowdown, made.host_delay, strict=True))
-        one, other = (BlockRows.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
-        return BlockPass((one, other), Counter(made.calls), made.exposed, made.host)
+
+        def rows(of: slice) -> BlockRows:
+            waits = np.array([row for own in before[of] for row in own], np.int64)
+            late = (waits >= split).astype(np.int64)
+            return BlockRows.of(
+                made.kind[of], made.stream[of], made.label[of], made.ticks[of], made.slowdown[of], made.host_delay[of],
+                [len(own) for own in before[of]], late, waits - split * late, ports[of],
+            )  # fmt: skip
+
+        return BlockPass((rows(slice(split)), rows(slice(split, None))), made.calls, made.exposed, made.host)
 
     @cached_property
     def columns(self) -> ContendedFragment:
         """Its rows; labels are numbers of :class:`SymbolicTransferTimes`."""
-        all_of = BlockRows.joined(self.runs)
+        all_of = joined(self.runs)
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
         return ContendedFragment(
-            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.slowdown,
+            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks.copy(), all_of.slowdown.copy(),
             all_of.label.astype(np.int32), before, all_of.host_delay,
         )  # fmt: skip
 
     @cached_property
     def ports(self) -> tuple[PortTarget, ...]:
         """Where its rows lead, in order."""
-        return tuple(port for run in self.runs for port in run.ports if port is not None)
+        return tuple(port for run in self.runs for port in run.ports)
+
+
+class SummedPass:
+    """A pass as it is on average: gradients are made in the first micro-batch and added to in the others.
+
+    Args:
+        one, other: the pass where there are two numbers of micro-batches; ``one`` where it is the same in both.
+
+    Raises:
+        NoBlocks: the two are not made of the same rows.
+    """
+
+    def __init__(self, one: BlockPass, other: BlockPass | None) -> None:
+        rows = one.columns
+        self.rows, self.ports, self._calls = rows, one.ports, one.calls
+        self._once = [(of.host, of.exposed) for of in (one, other) if of is not None]
+        self._more: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
+        if other is not None:
+            two = other.columns
+            if not _same_rows(rows, two) or one.ports != other.ports:
+                raise NoBlocks("passes of other rows where gradients are made")
+            self._more = two.ticks - rows.ticks, two.host_delay - rows.host_delay, two.slowdown - rows.slowdown
+        leads = rows.kind >= RowKind.SEND
+        moves = np.where(leads, -1, rows.label)
+        self._moves = [(number, np.flatnonzero(moves == number)) for number in distinct(moves).tolist() if number >= 0]
+        sent = zip(np.flatnonzero(leads).tolist(), one.ports, strict=True)
+        self._sent = [(number, row, port) for row, port in sent if (number := int(rows.label[row])) >= 0]
+
+    @property
+    def calls(self) -> list[int]:
+        """Numbers of :class:`SymbolicTransferTimes` of the collectives among its rows."""
+        return [number for number, _ in self._moves]
 
     def bound(
-        self, other: BlockPass, part: float, ticks: Callable[[int, PortTarget | None], int],
-        label: Callable[[int], int],
-    ) -> BoundPass:  # fmt: skip
-        """The pass on a mesh, from this one ``part`` of the way to another, 2 for as far again beyond it.
+        self, part: float, ticks: Callable[[int, PortTarget | None], int], label: Callable[[int], int]
+    ) -> BoundPass:
+        """The pass on a mesh, ``part`` of the way from the one to the other, 2 for as far again beyond it.
 
         Args:
             ticks: of what moves, by its number of :class:`SymbolicTransferTimes` and where it leads.
             label: the number of the mesh for those.
 
         Raises:
-            NoBlocks: the two are not made of the same rows, or a row beyond the other would take less than nothing.
+            NoBlocks: a row beyond the other would take less than nothing.
         """
-        one = self.columns
-        took, host_delay, slowdown, host, exposed = (
-            one.ticks.copy(),
-            one.host_delay,
-            one.slowdown,
-            self.host,
-            self.exposed,
-        )
-        if part:
-            two = other.columns
-            if not _same_rows(one, two) or self.ports != other.ports:
-                raise NoBlocks("passes of other rows where gradients are made")
-            took = np.rint(took + part * (two.ticks - took)).astype(np.int64)
-            host_delay = np.rint(host_delay + part * (two.host_delay - host_delay)).astype(np.int64)
-            slowdown = slowdown + part * (two.slowdown - slowdown)
-            host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
+        rows, (host, exposed) = self.rows, self._once[0]
+        took, host_delay, slowdown = rows.ticks, rows.host_delay, rows.slowdown
+        if part and self._more is not None:
+            more, later, slower = self._more
+            took = np.rint(took + part * more).astype(np.int64)
+            host_delay = np.rint(host_delay + part * later).astype(np.int64)
+            slowdown = slowdown + part * slower
+            host, exposed = (round(a + part * (b - a)) for a, b in zip(*self._once, strict=True))
             if (took < 0).any() or (slowdown < 1).any() or (host_delay < 0).any():  # launching hides what is between
                 raise NoBlocks("passes that do not go on as they begin")
-        named = np.full(len(one), -1, np.int32)
-        leads = one.kind >= RowKind.SEND
-        moves = np.where(leads, -1, one.label)
-        for number in distinct(moves).tolist():
-            if number >= 0:
-                rows = moves == number
-                took[rows] += ticks(number, None)
-                named[rows] = label(number)
-        for row, port in zip(np.flatnonzero(leads).tolist(), self.ports, strict=True):
-            if (number := int(one.label[row])) >= 0:
-                took[row] += ticks(number, port)
-                named[row] = label(number)
-        fragment = ContendedFragment(one.kind, one.stream, took, slowdown, named, one.before, host_delay)
-        return BoundPass(fragment, self.ports, self.calls, exposed, host)
+        else:
+            took = took.copy()
+        named = np.full(len(rows), -1, np.int32)
+        for number, at in self._moves:
+            took[at] += ticks(number, None)
+            named[at] = label(number)
+        for number, row, port in self._sent:
+            took[row] += ticks(number, port)
+            named[row] = label(number)
+        fragment = ContendedFragment(rows.kind, rows.stream, took, slowdown, named, rows.before, host_delay)
+        return BoundPass(fragment, self.ports, self._calls, exposed, host)
 
 
 @dataclass(frozen=True)
@@ -194,19 +223,33 @@ def _last(made: ContractedPass, before: list[int]) -> list[int]:
     return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
 
-def extrapolate_blocks(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
-    """A pass of many blocks from those of :data:`SHORTEST` and one and two more.
+class PassOfBlocks:
+    """A pass of any number of blocks, from those of three, four and five.
+
+    Args:
+        few: passes with :data:`SHORTEST` blocks and one and two more.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
-    runs = tuple(extrapolate_rows([one.runs[run] for one in few], blocks) for run in (0, 1))
-    calls = {call: extrapolate([one.calls[call] for one in few], blocks) for call in few[-1].calls}
-    exposed, host = (extrapolate([getattr(one, name) for one in few], blocks) for name in ("exposed", "host"))
-    return BlockPass(runs, Counter(calls), exposed, host)  # type: ignore[arg-type]
+
+    def __init__(self, few: Sequence[BlockPass]) -> None:
+        self.few = few
+        self.runs = tuple(RowsOfBlocks([one.runs[run] for one in few]) for run in (0, 1))
+
+    def of(self, blocks: int) -> BlockPass:
+        """That of so many blocks.
+
+        Raises:
+            NoBlocks: as of the class.
+        """
+        one, other = (run.rows(blocks) for run in self.runs)
+        calls = {call: extrapolate([own.calls[call] for own in self.few], blocks) for call in self.few[-1].calls}
+        exposed, host = (extrapolate([getattr(own, name) for own in self.few], blocks) for name in ("exposed", "host"))
+        return BlockPass((one, other), Counter(calls), exposed, host)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChunkFacts:
     """Properties of a chunk besides its passes, where it has so many blocks.
 
@@ -223,7 +266,7 @@ class ChunkFacts:
     gathers: bool
     arriving: tuple[int, ...]
     leaving: tuple[int, ...]
-    share: tuple[float, ...]
+    share: NDArray[np.float64]
     groups: tuple[tuple[int, int], ...]
     tied: tuple[tuple[int, int], ...]
 
@@ -275,7 +318,7 @@ class ChunkPasses:
 
     Args:
         stages: its chunks.
-        seconds: of each of its operators, for each number of micro-batches.
+        seconds: of each of its operators, for two numbers of micro-batches.
         launching: what launching costs.
         slowdown, called, tensor: as of :class:`triosim.search.operator_chain.OperatorChain`.
     """
@@ -290,8 +333,20 @@ class ChunkPasses:
         forward = self.step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[ModelChunk, tuple[list[StageContraction], PartFacts]] = {}
-        self._few: dict[tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool], BlockPass] = {}
-        self._passes: dict[tuple[int, ModelChunk, Pass, bool, UngatheredUnits, bool], BlockPass] = {}
+        self._few: dict[_PassKey, BlockPass] = {}
+        self._any: dict[_PassKey, PassOfBlocks] = {}  # whatever their blocks
+        self._summed: dict[tuple[ModelChunk, Pass, bool, UngatheredUnits, bool], SummedPass] = {}
+
+    def summed(
+        self, chunk: ModelChunk, what: Pass, final: bool, needs: UngatheredUnits, leads: bool
+    ) -> SummedPass:  # fmt: skip
+        """A pass of a chunk for whatever number of micro-batches; arguments and errors as of :meth:`pass_of`."""
+        key = chunk, what, final, needs, leads
+        if key not in self._summed:
+            one = self.pass_of(0, *key)
+            alike = what is Pass.FORWARD and self._same_forward
+            self._summed[key] = SummedPass(one, None if alike else self.pass_of(1, *key))
+        return self._summed[key]
 
     def pass_of(
         self, which: int, chunk: ModelChunk, what: Pass, final: bool, needs: UngatheredUnits, leads: bool
@@ -305,15 +360,13 @@ class ChunkPasses:
         Raises:
             NoBlocks: blocks do not add alike.
         """
-        if what is Pass.FORWARD and self._same_forward:
-            which = 0
         key = (which, chunk, what, final, needs, leads)
         if chunk.blocks <= LONGEST:
             return self._pass(*key)
-        if key not in self._passes:
-            few = tuple(self._pass(which, one, *key[2:]) for one in shorter(chunk))
-            self._passes[key] = extrapolate_blocks(few, chunk.blocks)  # type: ignore[arg-type]
-        return self._passes[key]
+        alike = (which, chunk._replace(blocks=LONGEST), *key[2:])
+        if alike not in self._any:
+            self._any[alike] = PassOfBlocks([self._pass(which, one, *key[2:]) for one in shorter(chunk)])
+        return self._any[alike].of(chunk.blocks)
 
     def facts(self, chunk: ModelChunk) -> ChunkFacts:
         """What is known of a chunk besides.
@@ -326,6 +379,7 @@ class ChunkPasses:
             known[chunk] = self._known(chunk)
         return known[chunk]
 
+    @cached_property
     def optimizer(self) -> tuple[list[int], OperatorChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
         (of, *_), _ = self._stage(next(iter(self.stages.known)))
@@ -364,12 +418,12 @@ class ChunkPasses:
         last = few[-1]
         if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
             raise NoBlocks("blocks that send differently")
-        share = tuple(c + (chunk.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
-        runs = [
-            BlockRows.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
-            for one in few for count in (len(one.groups),)
-        ]  # fmt: skip
-        longest = extrapolate_rows(runs, chunk.blocks)
+        share = last.share + (chunk.blocks - LONGEST) * (last.share - few[1].share)
+        runs = []
+        for one in few:
+            sizes, axes = ([group[at] for group in one.groups] for at in (0, 1))
+            runs.append(BlockRows.of(axes, 0, np.zeros(len(axes), np.int64), sizes, 1.0, 0))
+        longest = RowsOfBlocks(runs).rows(chunk.blocks)
         groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         if sorted(groups) != sorted(self._groups_of(chunk)):
             raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
@@ -403,7 +457,7 @@ class ChunkPasses:
             gathers=bool(part.units),
             arriving=tuple(b.bytes for b in crossing if b.target == part.number),
             leaving=tuple(b.bytes for b in crossing if b.source == part.number),
-            share=tuple(facts.share[updates].tolist()),
+            share=facts.share[updates],
             groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
             tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
         )

@@ -1,7 +1,8 @@
 """Rows of which each block of a model adds the same: those of many blocks from those of three, four and five.
 
 What a block more adds is the same rows again, or more of the same rows; it has to be so for the fourth and the fifth
-block, or nothing is said.
+block, or nothing is said.  That is found once (:class:`RowsOfBlocks`), and rows of any number of blocks are written
+from it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,112 +24,135 @@ if TYPE_CHECKING:
 ROUNDED = 2
 """Ticks by which what a block adds may differ from what another does."""
 
+_KIND, _STREAM, _LABEL, _TICKS, _SLOWDOWN, _WAITS, _LEADS = range(7)
+"""Columns of :attr:`BlockRows.facts`."""
+
 
 @dataclass(frozen=True)
 class BlockRows:
     """Rows of a pass, or of what reduces after it, or other rows that name earlier ones.
 
     Attributes:
-        kind, stream, label, ticks, slowdown, host_delay: as of :class:`triosim.engine.contended.ContendedFragment`,
-            labels being numbers of :class:`triosim.search.block_passes.SymbolicTransferTimes`.
-        ends: how many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0.
-        run, before: what they wait for: which of the two runs, and which row of it.
-        ports: where rows lead that send or receive, None for others.
+        facts: what rows of a repeated block have in common, shape ``(rows, 7)``, int64: kind, stream, label, ticks and
+            slowdown (its bits), as of :class:`triosim.engine.contended.ContendedFragment`, labels being numbers of
+            :class:`triosim.search.block_passes.SymbolicTransferTimes`; how many rows each waits for, and whether it
+            leads anywhere.
+        host_delay: as of the same.
+        run, before: what they wait for, one row after another: which of the two runs, and which row of it.
+        ports: where rows lead that send or receive, in order.
     """
 
-    kind: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    label: NDArray[np.int64]
-    ticks: NDArray[np.int64]
-    slowdown: NDArray[np.float64]
+    facts: NDArray[np.int64]
     host_delay: NDArray[np.int64]
-    ends: NDArray[np.int64]
     run: NDArray[np.int64]
     before: NDArray[np.int64]
-    ports: tuple[PortTarget | None, ...]
+    ports: tuple[PortTarget, ...]
 
     @staticmethod
     def of(
-        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[PortTarget | None]
-    ) -> BlockRows:
-        """From rows of kind, stream, label, ticks, slowdown and what is host_delay."""
-        given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
-        columns: dict[str, NDArray[Any]] = {
-            name: np.array(column, np.float64 if name == "slowdown" else np.int64)
-            for name, column in zip(_COLUMNS, given, strict=True)
-        }
-        flat = [pair for own in before for pair in own]
-        waits = np.array(flat, np.int64).reshape(len(flat), 2)
-        ends = np.cumsum([0, *map(len, before)], dtype=np.int64)
-        return BlockRows(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
+        kind: Sequence[int] | NDArray[np.int64], stream: Sequence[int] | int, label: Sequence[int] | NDArray[np.int64],
+        ticks: Sequence[int] | NDArray[np.int64], slowdown: Sequence[float] | float, host_delay: Sequence[int] | int,
+        waits: Sequence[int] | NDArray[np.int64] | int = 0, run: Sequence[int] | NDArray[np.int64] = (),
+        before: Sequence[int] | NDArray[np.int64] = (), ports: Sequence[PortTarget | None] = (),
+    ) -> BlockRows:  # fmt: skip
+        """From columns, one number standing for as many as there are rows.
+
+        Args:
+            waits: how many of ``run`` and ``before`` each row has.
+            ports: one for each row, None for those that lead nowhere; nothing where no row does.
+        """
+        facts = np.zeros((len(kind), 7), np.int64)
+        for number, column in ((_KIND, kind), (_STREAM, stream), (_LABEL, label), (_TICKS, ticks), (_WAITS, waits)):
+            facts[:, number] = column
+        facts[:, _SLOWDOWN].view(np.float64)[:] = slowdown
+        if ports:
+            facts[:, _LEADS] = [port is not None for port in ports]
+        delays = np.zeros(len(kind), np.int64)
+        delays[:] = host_delay
+        return BlockRows(
+            facts, delays, np.array(run, np.int64), np.array(before, np.int64),
+            tuple(port for port in ports if port is not None),
+        )  # fmt: skip
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.facts)
+
+    @property
+    def kind(self) -> NDArray[np.int64]:
+        """See the class; ``rows`` of them, as all columns."""
+        return self.facts[:, _KIND]
+
+    @property
+    def stream(self) -> NDArray[np.int64]:
+        """See the class."""
+        return self.facts[:, _STREAM]
+
+    @property
+    def label(self) -> NDArray[np.int64]:
+        """See the class."""
+        return self.facts[:, _LABEL]
+
+    @property
+    def ticks(self) -> NDArray[np.int64]:
+        """See the class."""
+        return self.facts[:, _TICKS]
+
+    @property
+    def slowdown(self) -> NDArray[np.float64]:
+        """See the class."""
+        return self.facts[:, _SLOWDOWN].view(np.float64)
 
     @cached_property
-    def waits(self) -> NDArray[np.int64]:
-        """How many rows each waits for."""
-        return np.diff(self.ends)
+    def ends(self) -> NDArray[np.int64]:
+        """How many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0."""
+        return _from_zero(self.facts[:, _WAITS])
+
+    @cached_property
+    def leads(self) -> NDArray[np.int64]:
+        """How many rows until and with each lead anywhere, shape ``(rows + 1,)`` from 0."""
+        return _from_zero(self.facts[:, _LEADS])
+
+    def led(self, first: int, last: int) -> tuple[PortTarget, ...]:
+        """Where rows ``first .. last - 1`` lead."""
+        return self.ports[self.leads[first] : self.leads[last]] if self.ports else ()
 
     def first_other(self, other: BlockRows) -> int:
         """The first row that is not like the one of another run, or their common length."""
         length = min(len(self), len(other))
-        same = np.array([a == b for a, b in zip(self.ports, other.ports, strict=False)], bool)
-        for name in _LIKE:
-            same &= getattr(self, name)[:length] == getattr(other, name)[:length]
-        return int(np.argmin(same)) if not same.all() else length
+        same = (self.facts[:length] == other.facts[:length]).all(axis=1)
+        first = int(np.argmin(same)) if not same.all() else length
+        pairs = zip(self.led(0, first), other.led(0, first), strict=True)
+        port = next((number for number, (one, two) in enumerate(pairs) if one != two), -1)
+        return first if port < 0 else int(np.searchsorted(self.leads, port, side="right")) - 1
 
     def like(self, first: int, last: int, other: BlockRows, at: int) -> bool:
         """Whether rows ``first .. last - 1`` are like as many of another run from row ``at`` on."""
-        here, there = slice(first, last), slice(at, at + last - first)
-        return self.ports[here] == other.ports[there] and all(
-            np.array_equal(getattr(self, name)[here], getattr(other, name)[there]) for name in _LIKE
+        until = at + last - first
+        return np.array_equal(self.facts[first:last], other.facts[at:until]) and (
+            self.led(first, last) == other.led(at, until)
         )
 
-    def moved(
-        self, first: int, last: int, by: Sequence[tuple[BlockRows, int, BlockRows, int, int]], copies: int = 1
-    ) -> BlockRows:
-        """Rows ``first .. last - 1``, so many copies one after another.
 
-        Args:
-            by: runs and rows of two of them, and how often what is between them is added; -1 for as often as there are
-                copies before.
-        """
-        count = last - first
-        times = np.arange(copies)[:, None]
-        host_delay = np.tile(self.host_delay[first:last], (copies, 1))
-        flat = slice(self.ends[first], self.ends[last])
-        before = np.tile(self.before[flat], (copies, 1))
-        for new, at, old, was, often in by:
-            factor = times if often < 0 else often
-            host_delay = host_delay + factor * (new.host_delay[at : at + count] - old.host_delay[was : was + count])
-            one, other = (run.before[run.ends[b] : run.ends[b + count]] for run, b in ((new, at), (old, was)))
-            before = before + factor * (one - other)
-        same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
-        ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
-        return BlockRows(
-            **same, host_delay=np.maximum(host_delay, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
-            before=before.reshape(-1), ports=self.ports[first:last] * copies,
-        )  # fmt: skip
-
-    @staticmethod
-    def joined(runs: Sequence[BlockRows]) -> BlockRows:
-        """One after another."""
-        columns: dict[str, NDArray[Any]] = {
-            name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_COLUMNS, "run", "before")
-        }
-        ends = np.cumsum(np.concatenate([[0], *(run.waits for run in runs)])).astype(np.int64)
-        return BlockRows(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
+def _from_zero(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    found = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=found[1:])
+    return found
 
 
-_SAME = ("kind", "stream", "label", "ticks", "slowdown")
-_COLUMNS = (*_SAME, "host_delay")
-_LIKE = (*_SAME, "waits")
-"""What rows of a repeated block have in common, besides where they lead."""
+def joined(runs: Sequence[BlockRows]) -> BlockRows:
+    """Rows one after another."""
+    facts, host_delay, run, before = (
+        np.concatenate([getattr(one, name) for one in runs]) for name in ("facts", "host_delay", "run", "before")
+    )
+    return BlockRows(facts, host_delay, run, before, tuple(port for one in runs for port in one.ports))
 
 
 def extrapolate(few: Sequence[int], blocks: int) -> int:
-    """What a number comes to that each block adds to alike; arguments as of :func:`extrapolate_rows`.
+    """What a number comes to that each block adds to alike.
+
+    Args:
+        few: what it is with :data:`SHORTEST` blocks and one and two more.
+        blocks: how many there are.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
@@ -138,48 +162,113 @@ def extrapolate(few: Sequence[int], blocks: int) -> int:
     return few[2] + (blocks - LONGEST) * (few[2] - few[1])
 
 
-def extrapolate_rows(few: Sequence[BlockRows], blocks: int) -> BlockRows:
-    """Rows of many blocks from those of :data:`SHORTEST` and one and two more.
+@dataclass(frozen=True)
+class _Moving:
+    """What moves on with each block in rows that are otherwise alike.
+
+    Attributes:
+        host_delay, before: what each block more adds to these columns.
+    """
+
+    host_delay: NDArray[np.int64]
+    before: NDArray[np.int64]
+
+    @staticmethod
+    def between(new: BlockRows, at: int, old: BlockRows, was: int, count: int) -> _Moving:
+        """From ``count`` rows of a run to those of another."""
+        return _Moving(
+            new.host_delay[at : at + count] - old.host_delay[was : was + count],
+            new.before[new.ends[at] : new.ends[at + count]] - old.before[old.ends[was] : old.ends[was + count]],
+        )
+
+
+class RowsOfBlocks:
+    """Rows of any number of blocks, from those of three, four and five.
+
+    Args:
+        few: rows with :data:`SHORTEST` blocks and one and two more.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
-    least, old, new = few
-    period, more = len(old) - len(least), blocks - LONGEST
-    if not period and len(new) == len(old):
-        return _grown(few, more)
-    first = least.first_other(old)
-    rest = len(least) - first
-    if (
-        len(new) != len(old) + period
-        or first < period
-        or not least.like(first, len(least), old, first + period)
-        or not old.like(0, first + period, new, 0)
-        or not old.like(first, first + period + rest, new, first + period)
-    ):
-        raise NoBlocks("rows that do not repeat")
-    # what follows the last block may begin like one more, so that the last repetition is a part of it
-    grows = (new, first - period, old, first - period, more)
-    return BlockRows.joined([
-        new.moved(0, first, [(new, 0, old, 0, more)]),
-        new.moved(first, first + period, [(new, first, new, first - period, -1), grows], more + 1),
-        new.moved(first + period, len(new), [(new, first + period, old, first, more)]),
-    ])  # fmt: skip
 
+    def __init__(self, few: Sequence[BlockRows]) -> None:
+        least, old, new = few
+        self.new, self.period = new, len(old) - len(least)
+        self.grows = not self.period and len(new) == len(old)
+        if self.grows:
+            self._grow(least, old)
+            return
+        period, first = self.period, least.first_other(old)
+        rest = len(least) - first
+        if (
+            len(new) != len(old) + period
+            or first < period
+            or not least.like(first, len(least), old, first + period)
+            or not old.like(0, first + period, new, 0)
+            or not old.like(first, first + period + rest, new, first + period)
+        ):
+            raise NoBlocks("rows that do not repeat")
+        self.first = first
+        # what follows the last block may begin like one more, so that the last repetition is a part of it
+        self._head = _Moving.between(new, 0, old, 0, first)
+        self._step = _Moving.between(new, first, new, first - period, period)
+        self._middle = _Moving.between(new, first - period, old, first - period, period)
+        self._tail = _Moving.between(new, first + period, old, first, len(old) - first)
 
-def _grown(few: Sequence[BlockRows], more: int) -> BlockRows:
-    """Rows that take longer with each block."""
-    least, old, new = few
-    same = ("kind", "stream", "label", "run", "before", "ends")
-    for one in (least, old):
-        if one.ports != new.ports or not all(np.array_equal(getattr(one, n), getattr(new, n)) for n in same):
-            raise NoBlocks("rows that are not alike")
-    added = new.ticks - old.ticks
-    if (np.abs(added - (old.ticks - least.ticks)) > ROUNDED).any():
-        raise NoBlocks("blocks that do not add alike")
-    ticks = new.ticks + more * added
-    work = new.ticks * new.slowdown
-    grown = work + more * (work - old.ticks * old.slowdown)
-    slowdown = np.where((ticks != 0) & (new.slowdown > 1), grown / np.maximum(ticks, 1), new.slowdown)
-    host_delay = np.maximum(new.host_delay + more * (new.host_delay - old.host_delay), 0)
-    return replace(new, ticks=ticks, slowdown=np.maximum(slowdown, 1.0), host_delay=host_delay)
+    def rows(self, blocks: int) -> BlockRows:
+        """Those of so many blocks."""
+        more = blocks - LONGEST
+        return self._grown(more) if self.grows else self._repeated(more)
+
+    def _repeated(self, more: int) -> BlockRows:
+        """The same rows again with each block more."""
+        new, first, end = self.new, self.first, self.first + self.period
+        copies = more + 1
+        times = np.arange(copies)[:, None]
+        waits, until = int(new.ends[first]), int(new.ends[end])
+
+        def column(name: str, split: int, after: int) -> NDArray[np.int64]:
+            own = getattr(new, name)
+            head, step, middle, tail = (
+                getattr(one, name) for one in (self._head, self._step, self._middle, self._tail)
+            )
+            repeats = own[split:after] + times * step + more * middle  # (copies, rows of a block)
+            return np.concatenate([own[:split] + more * head, repeats.reshape(-1), own[after:] + more * tail])
+
+        def again(table: NDArray[np.int64], split: int, after: int) -> NDArray[np.int64]:
+            return np.concatenate([table[:split], *[table[split:after]] * copies, table[after:]])
+
+        return BlockRows(
+            again(new.facts, first, end), np.maximum(column("host_delay", first, end), 0),
+            again(new.run, waits, until), column("before", waits, until),
+            (*new.led(0, first), *new.led(first, end) * copies, *new.led(end, len(new))),
+        )  # fmt: skip
+
+    def _grow(self, least: BlockRows, old: BlockRows) -> None:
+        """Rows that take longer with each block."""
+        new = self.new
+        same = [_KIND, _STREAM, _LABEL, _WAITS, _LEADS]
+        for one in (least, old):
+            if one.ports != new.ports or not (
+                np.array_equal(one.facts[:, same], new.facts[:, same])
+                and np.array_equal(one.run, new.run)
+                and np.array_equal(one.before, new.before)
+            ):
+                raise NoBlocks("rows that are not alike")
+        self._ticks = new.ticks - old.ticks
+        if (np.abs(self._ticks - (old.ticks - least.ticks)) > ROUNDED).any():
+            raise NoBlocks("blocks that do not add alike")
+        work = new.ticks * new.slowdown
+        self._work = work, work - old.ticks * old.slowdown
+        self._delay = new.host_delay - old.host_delay
+
+    def _grown(self, more: int) -> BlockRows:
+        new, (work, added) = self.new, self._work
+        facts = new.facts.copy()
+        ticks = new.ticks + more * self._ticks
+        slower = (ticks != 0) & (new.slowdown > 1)
+        slowdown = np.where(slower, (work + more * added) / np.maximum(ticks, 1), new.slowdown)
+        facts[:, _TICKS] = ticks
+        facts[:, _SLOWDOWN].view(np.float64)[:] = np.maximum(slowdown, 1.0)
+        return replace(new, facts=facts, host_delay=np.maximum(new.host_delay + more * self._delay, 0))

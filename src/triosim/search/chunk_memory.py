@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,11 +25,11 @@ from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Un
 from triosim.memory.blocks import StepStorages
 from triosim.memory.footprint import ROUND_BYTES
 from triosim.memory.liveness import BlockLifetime
-from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule._stage import JobFacts, ReplicaFacts, StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
 from triosim.search.block_passes import ChunkStages
-from triosim.search.block_rows import BlockRows, extrapolate, extrapolate_rows
+from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate
 from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
 from triosim.search.pass_memory import pass_uses, reduction_uses, update_uses
 from triosim.search.peak_memory import ungathered
@@ -60,22 +61,25 @@ class MicroBatchPath(NamedTuple):
     final: bool
 
 
-class ResidentBlock(NamedTuple):
-    """What a chunk has before the first pass.
-
-    Attributes:
-        list: its category, the how many of that of its parameter (optimizers have lists of each of their states), and
-            whether it comes before (-1) or after (1) those of repeated blocks.
-        storage: of the step.
-        given: whether each micro-batch has one.
-    """
-
-    list: tuple[int, int, int]
-    storage: int
-    given: bool
+List = tuple[int, int, int]
+"""Which of the lists of a step a storage is in: its category, the how many of that of its parameter (optimizers have
+lists of each of their states), and whether it comes before (-1) or after (1) those of repeated blocks."""
 
 
 @dataclass(frozen=True)
+class ResidentBlocks:
+    """What a chunk of few blocks has of a list before the first pass.
+
+    Attributes:
+        storages: of the step, ascending.
+        given: whether each micro-batch has one of each.
+    """
+
+    storages: NDArray[np.int64]
+    given: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
 class ChunkAllocations:
     """What a chunk allocates.
 
@@ -84,49 +88,75 @@ class ChunkAllocations:
             gradients after the last.  Codes of :class:`triosim.memory.allocation_order.AllocationEvent` for kinds,
             bytes for ticks, of a rank's part of gradients those of all parts; each row names the one that allocates its
             block, as the pass (the run) and the row, or the number of a block of the iteration.
-        resident: what is there before, for chunks of few blocks from which it is extrapolated.
+        resident: what is there before, by lists, for each chunk of few blocks from which it is extrapolated.
         reduced: bytes of its gradients, of parameters that all replicas have and of those of which they have others.
         shares: whether passes use what all blocks read, as rotary tables: another chunk of its stage may have it.
     """
 
     passes: tuple[BlockRows, ...]
-    resident: tuple[tuple[ResidentBlock, ...], ...]
+    resident: tuple[dict[List, ResidentBlocks], ...]
     reduced: tuple[int, int]
     shares: bool
 
+    @cached_property
+    def spans(self) -> dict[List, tuple[int, int]]:
+        """The lowest and the highest storage of each list."""
+        found: dict[List, tuple[int, int]] = {}
+        for few in self.resident:
+            for name, own in few.items():
+                low, high = int(own.storages[0]), int(own.storages[-1])
+                before = found.get(name, (low, high))
+                found[name] = min(before[0], low), max(before[1], high)
+        return found
 
-class ChunkMemory:
-    """Memory of the chunks of a step.
+
+class AllocationsOfBlocks:
+    """What a chunk of any number of blocks allocates, from those of three, four and five.
 
     Args:
-        stages: the chunks.
+        few: what chunks of :data:`SHORTEST` blocks and one and two more allocate.
+
+    Raises:
+        NoBlocks: the last block does not add what the one before does.
     """
 
-    def __init__(self, stages: ChunkStages) -> None:
-        self.stages = stages
-        self._known: dict[tuple[ModelChunk, tuple[MicroBatchPath, ...], bool], ChunkAllocations] = {}
-        self._resident: dict[tuple[Hashable, ModelChunk], dict[tuple[int, int, int], BlockRows]] = {}
+    def __init__(self, few: Sequence[ChunkAllocations]) -> None:
+        self.passes = [RowsOfBlocks(rows) for rows in zip(*(one.passes for one in few), strict=True)]
+        self.reduced = list(zip(*(one.reduced for one in few), strict=True))
+        self.resident = tuple(resident for one in few for resident in one.resident)
+        self.shares = any(one.shares for one in few)
 
-    def allocations(
-        self, kind: tuple[ModelChunk, ...], order: StageOrder, job: JobFacts, sizes: NDArray[np.int64], sized: Hashable
-    ) -> AllocationOrder:
-        """What the allocator of a stage is asked for.
-
-        Args:
-            kind: its chunks.
-            order: of its actions.
-            job: what is run, on the few blocks of the step.
-            sizes: bytes of each storage of these on a rank.
-            sized: tells such sizes apart.
+    def of(self, blocks: int) -> ChunkAllocations:
+        """That of so many blocks.
 
         Raises:
-            NoBlocks: blocks do not add alike, or something depends on more than the chunk.
+            NoBlocks: as of the class.
         """
-        regathers, gathers = job.replication.regathers, job.modules is not None
-        ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
-        chunks = [self._of(chunk, paths, regathers) for chunk, (paths, _) in zip(kind, ways, strict=True)]
-        if len(chunks) > 1 and any(chunk.shares for chunk in chunks):
-            raise NoBlocks("chunks that have the same in memory")
+        one, other = (extrapolate(sizes, blocks) for sizes in self.reduced)
+        passes = tuple(rows.rows(blocks) for rows in self.passes)
+        return ChunkAllocations(passes, self.resident, (one, other), self.shares)
+
+
+@dataclass(frozen=True, eq=False)
+class StageAllocations:
+    """What the chunks of a stage allocate on a rank, in whatever order they run.
+
+    Attributes:
+        ends, what, which, size: as of :class:`triosim.memory.allocation_order.AllocationOrder`, of all passes.
+        first: of each chunk its first pass among these, and how many there are.
+        reduced: as of :class:`ChunkAllocations`, of all chunks.
+    """
+
+    ends: NDArray[np.int64]
+    what: NDArray[np.int8]
+    which: NDArray[np.int32]
+    size: NDArray[np.int64]
+    first: tuple[int, ...]
+    reduced: tuple[int, int]
+
+    @staticmethod
+    def of(chunks: Sequence[ChunkAllocations], job: ReplicaFacts) -> StageAllocations:
+        """Those of some chunks, one after another."""
         what, which, size, ends, first = [], [], [], [0], [0]
         own = once = 0
         for chunk in chunks:
@@ -140,17 +170,69 @@ class ChunkMemory:
             first.append(len(what))
             own += max(map(len, chunk.passes[::2])) + max(map(len, chunk.passes[1::2]))
             once += max(int(rows.before[rows.run == ITERATION].max(initial=-1)) + 1 for rows in chunk.passes)
-        there = self._resident_sizes(kind, chunks, job, sizes, sized)
+        return StageAllocations(
+            np.array(ends, np.int64), np.concatenate(what).astype(np.int8), np.concatenate(which).astype(np.int32),
+            np.concatenate(size), tuple(first),
+            (sum(chunk.reduced[0] for chunk in chunks), sum(chunk.reduced[1] for chunk in chunks)),
+        )  # fmt: skip
+
+
+class ChunkMemory:
+    """Memory of the chunks of a step.
+
+    Args:
+        stages: the chunks.
+    """
+
+    def __init__(self, stages: ChunkStages) -> None:
+        self.stages = stages
+        self._known: dict[_ChunkKey, ChunkAllocations] = {}
+        self._any: dict[_ChunkKey, AllocationsOfBlocks] = {}  # whatever their blocks
+        self._stage: dict[Hashable, StageAllocations] = {}
+        self._there: dict[Hashable, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
+        self._resident: dict[tuple[Hashable, ModelChunk], dict[List, RowsOfBlocks | BlockRows]] = {}
+
+    def allocations(
+        self,
+        kind: tuple[ModelChunk, ...],
+        order: StageOrder,
+        job: ReplicaFacts,
+        sizes: NDArray[np.int64],
+        sized: Hashable,
+    ) -> AllocationOrder:
+        """What the allocator of a stage is asked for.
+
+        Args:
+            kind: its chunks.
+            order: of its actions.
+            job: what replicas share of the few blocks of the step.
+            sizes: bytes of each storage of these on a rank.
+            sized: tells such sizes apart.
+
+        Raises:
+            NoBlocks: blocks do not add alike, or something depends on more than the chunk.
+        """
+        regathers, gathers = job.replication.regathers, job.modules is not None
+        ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
+        paths = tuple(own for own, _ in ways)
+        key = kind, paths, regathers, tuple(shared.shards for shared in job.shared)
+        if key not in self._stage or (sized, kind) not in self._there:
+            chunks = [self._of(chunk, own, regathers) for chunk, own in zip(kind, paths, strict=True)]
+            if len(chunks) > 1 and any(chunk.shares for chunk in chunks):
+                raise NoBlocks("chunks that have the same in memory")
+            if key not in self._stage:
+                self._stage[key] = StageAllocations.of(chunks, job)
+            self._there[sized, kind] = self._resident_sizes(kind, chunks, sizes, sized)
+        made = self._stage[key]
+        size, given = self._there[sized, kind]
+        there = size * np.where(given, job.mesh.micro_batches, 1)
         if job.copies_gradients:
-            there.append(sum(
-                size for chunk in chunks for size, own_way in zip(chunk.reduced, job.shared, strict=True)
-                if own_way.reductions
-            ))  # fmt: skip
-        resident = _rounded(np.array(there, np.int64))
-        passes, micro_batch = self._order(order, [path for _, path in ways], first)
+            buckets = [size for size, own_way in zip(made.reduced, job.shared, strict=True) if own_way.reductions]
+            there = np.append(there, sum(buckets))
+        resident = _rounded(there)
+        passes, micro_batch = self._order(order, [path for _, path in ways], made.first)
         return AllocationOrder(
-            resident[resident > 0], np.array(ends, np.int64), np.concatenate(what).astype(np.int8),
-            np.concatenate(which).astype(np.int32), np.concatenate(size), passes, micro_batch,
+            resident[resident > 0], made.ends, made.what, made.which, made.size, passes, micro_batch
         )  # fmt: skip
 
     def _order(
@@ -168,58 +250,61 @@ class ChunkMemory:
         return passes.astype(np.int32), micro_batch.astype(np.int32)
 
     def _resident_sizes(
-        self, kind: tuple[ModelChunk, ...], chunks: Sequence[ChunkAllocations], job: JobFacts,
-        sizes: NDArray[np.int64], sized: Hashable,
-    ) -> list[int]:  # fmt: skip
-        """Bytes of all that is there before, in the order of the storages of the step."""
-        spans: dict[tuple[int, int, int], tuple[int, int]] = {}  # of each list its lowest and its highest storage
-        for one in (block for chunk in chunks for few in chunk.resident for block in few):
-            low, high = spans.get(one.list, (one.storage, one.storage))
-            spans[one.list] = min(low, one.storage), max(high, one.storage)
+        self, kind: tuple[ModelChunk, ...], chunks: Sequence[ChunkAllocations], sizes: NDArray[np.int64],
+        sized: Hashable,
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
+        """Bytes of all that is there before, in the order of the storages of the step, and whether each micro-batch has
+        one of each."""
+        spans: dict[List, tuple[int, int]] = {}
+        for chunk in chunks:
+            for name, (low, high) in chunk.spans.items():
+                before = spans.get(name, (low, high))
+                spans[name] = min(before[0], low), max(before[1], high)
         ascending = sorted(spans, key=spans.__getitem__)
         if any(spans[a][1] >= spans[b][0] for a, b in pairwise(ascending)):
             raise NoBlocks("storages of several lists between each other")
         rows = [self._resident_rows(chunk, of, sizes, sized) for chunk, of in zip(kind, chunks, strict=True)]
-        found: list[int] = []
-        for own in (by[one] for one in ascending for by in rows if one in by):
-            found += (np.where(own.label, job.mesh.micro_batches, 1) * own.ticks).tolist()
-        return found
+        found = [by[one] for one in ascending for by in rows if one in by]
+        size, given = (np.concatenate([np.zeros(0, np.int64), *own]) for own in (
+            [own.ticks for own in found], [own.label for own in found],
+        ))  # fmt: skip
+        return size, given > 0
 
     def _resident_rows(
         self, chunk: ModelChunk, of: ChunkAllocations, sizes: NDArray[np.int64], sized: Hashable
-    ) -> dict[tuple[int, int, int], BlockRows]:
+    ) -> dict[List, BlockRows]:
         """What a chunk has before of each list: whether each micro-batch has one for labels, bytes for ticks."""
-        key = sized, chunk
+        few = len(of.resident) == 1
+        key = sized, chunk if few else chunk._replace(blocks=LONGEST + 1)
         if key not in self._resident:
-            made = {}
-            for name in dict.fromkeys(one.list for few in of.resident for one in few):
-                few = [[one for one in own if one.list == name] for own in of.resident]
-                rows = [
-                    _rows([0] * len(own), [one.given for one in own], sizes[[one.storage for one in own]])
-                    for own in few
-                ]
-                made[name] = rows[0] if len(rows) == 1 else extrapolate_rows(rows, chunk.blocks)
+            made: dict[List, RowsOfBlocks | BlockRows] = {}
+            for name in dict.fromkeys(name for own in of.resident for name in own):
+                rows = [_resident(own.get(name), sizes) for own in of.resident]
+                made[name] = rows[0] if few else RowsOfBlocks(rows)
             self._resident[key] = made
-        return self._resident[key]
+        return {
+            name: own if isinstance(own, BlockRows) else own.rows(chunk.blocks)
+            for name, own in self._resident[key].items()
+        }
 
     def _of(self, chunk: ModelChunk, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
+        """A chunk; those of many blocks are written anew, as they are long and few ask for them."""
+        if chunk.blocks > LONGEST:
+            key = chunk._replace(blocks=LONGEST), paths, regathers
+            if key not in self._any:
+                self._any[key] = AllocationsOfBlocks([self._of(one, paths, regathers) for one in shorter(chunk)])
+            return self._any[key].of(chunk.blocks)
         key = chunk, paths, regathers
         if key not in self._known:
-            if chunk.blocks <= LONGEST:
-                self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
-            else:
-                few = [self._of(one, paths, regathers) for one in shorter(chunk)]
-                passes = zip(*(one.passes for one in few), strict=True)
-                reduced = zip(*(one.reduced for one in few), strict=True)
-                self._known[key] = ChunkAllocations(
-                    tuple(extrapolate_rows(rows, chunk.blocks) for rows in passes),
-                    tuple(resident for one in few for resident in one.resident),
-                    tuple(extrapolate(sizes, chunk.blocks) for sizes in reduced),  # type: ignore[arg-type]
-                    any(one.shares for one in few),
-                )
+            self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
         return self._known[key]
 
 
+_ChunkKey = tuple[ModelChunk, tuple[MicroBatchPath, ...], bool]
+"""A chunk, its paths, and whether a backward gathers again what the forward has."""
+
+
+@kept(1024)
 def _paths(
     order: StageOrder, chunk: int, regathers: bool, gathers: bool
 ) -> tuple[tuple[MicroBatchPath, ...], NDArray[np.int64]]:
@@ -246,7 +331,7 @@ def _rounded(size: NDArray[np.int64]) -> NDArray[np.int64]:
     return -(-size // ROUND_BYTES) * ROUND_BYTES
 
 
-def _of_rank(rows: BlockRows, job: JobFacts) -> NDArray[np.int64]:
+def _of_rank(rows: BlockRows, job: ReplicaFacts) -> NDArray[np.int64]:
     """Bytes of the blocks of some rows on a rank."""
     whole = np.array([1, *(shared.shards for shared in job.shared)], np.int64)
     return _rounded(rows.ticks // whole[rows.label // PARTS])
@@ -296,12 +381,13 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
         place[0, which[new]], place[1, which[new]] = at % 2, new
         mine = np.isin(what, _OWN)
         run = np.where(mine, place[0, which], ITERATION)
-        passes.append(_rows(what, run, size[block], np.where(mine, place[1, which], which), PARTS * parts[block]))
+        label = run + PARTS * parts[block]
+        passes.append(_rows(what, label, size[block], run, np.where(mine, place[1, which], which)))
     apart = [0, 0]
     for gradient in part.grads:
         apart[gradient.parameter in job.step.apart] += gradient.bytes
     there = (blocks.scope == BlockLifetime.RESIDENT) & (blocks.size > 0) & ~extra
-    resident = _resident(job, np.flatnonzero(there))
+    resident = _listed(job, np.flatnonzero(there))
     used = distinct(np.concatenate([one.block for one in uses]))
     used = used[(blocks.scope[used] == BlockLifetime.MICRO_BATCH) & (used < len(storages))]
     shares = bool((_readers(job.step.trace)[used] >= SEVERAL).any())
@@ -318,15 +404,25 @@ def _readers(trace: Trace) -> NDArray[np.int64]:
     return np.bincount(pairs // count, minlength=int(storage.max(initial=-1)) + 1)
 
 
-def _resident(job: JobFacts, there: NDArray[np.int64]) -> tuple[ResidentBlock, ...]:
-    """Some storages of a step."""
+def _listed(job: JobFacts, there: NDArray[np.int64]) -> dict[List, ResidentBlocks]:
+    """Some storages of a step, ascending, by their lists."""
     lists, given = _lists(job.step.trace), job.storages.given & ~job.storages.persistent
-    return tuple(ResidentBlock(lists[storage], storage, bool(given[storage])) for storage in there.tolist())
+    by: dict[List, list[int]] = {}
+    for storage in there.tolist():
+        by.setdefault(lists[storage], []).append(storage)
+    return {name: ResidentBlocks(np.array(own, np.int64), given[own]) for name, own in by.items()}
+
+
+def _resident(of: ResidentBlocks | None, sizes: NDArray[np.int64]) -> BlockRows:
+    """What a chunk of few blocks has of a list."""
+    if of is None:
+        return _rows([], [], sizes[:0])
+    return _rows(np.zeros(len(of.storages), np.int64), of.given.astype(np.int64), sizes[of.storages])
 
 
 @kept(16)
-def _lists(trace: Trace) -> list[tuple[int, int, int]]:
-    """What :attr:`ResidentBlock.list` is of each storage of a step."""
+def _lists(trace: Trace) -> list[List]:
+    """In which list each storage of a step is."""
     storages = StepStorages(trace)
     shown, weights = storages.shown, np.zeros(len(trace.values) + 1, bool)
     weights[trace.weights()] = True
@@ -351,14 +447,9 @@ def _lists(trace: Trace) -> list[tuple[int, int, int]]:
 
 def _rows(
     kind: Sequence[int] | NDArray[np.int64], label: Sequence[int] | NDArray[np.int64], size: NDArray[np.int64],
-    named: NDArray[np.int64] | None = None, more: NDArray[np.int64] | int = 0,
+    run: NDArray[np.int64] | None = None, named: NDArray[np.int64] | None = None,
 ) -> BlockRows:  # fmt: skip
-    """Rows of a kind and a size, which name one each, if ``named``, of the run that is their label without ``more``."""
-    count, labels = len(size), np.array(label, np.int64)
-    zero = np.zeros(count, np.int64)
-    names = named is not None
-    return BlockRows(
-        np.array(kind, np.int64), zero, labels + more, size.astype(np.int64), np.ones(count), zero,
-        np.arange(count + 1) * names, labels if names else zero[:0], named if named is not None else zero[:0],
-        (None,) * count,
-    )  # fmt: skip
+    """Rows of a kind and a size, which name one each of a run, if there is one."""
+    if run is None or named is None:
+        return BlockRows.of(kind, 0, label, size, 1.0, 0)
+    return BlockRows.of(kind, 0, label, size, 1.0, 0, 1, run, named)

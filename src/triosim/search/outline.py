@@ -219,7 +219,7 @@ class _OutlineBuilder:
         fidelity = made.fidelity
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, made.system.ideal)
         self.transfer_times = JobTransferTimes(
-            self.job, made.system, made.assignment, made.router, how, job_communication
+            self.job, self.job.stage, made.system, made.assignment, made.router, how, job_communication
         )
         slowdown = interference(made.system.models[made.models[0]], fidelity.slowdown).slowdown
         self.chain = OperatorChain(

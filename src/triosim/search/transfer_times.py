@@ -25,7 +25,7 @@ from triosim.hardware.system import System
 from triosim.network.device_assignment import DeviceAssignment
 from triosim.network.routes import Router
 from triosim.partition.mesh import Mesh
-from triosim.schedule._stage import JobFacts
+from triosim.schedule._stage import ReplicaFacts
 from triosim.schedule.crossing import Boundary
 from triosim.schedule.program import COLLECTIVES
 from triosim.search.isolated_transfers import Call, UnequalRanks, isolated_times
@@ -181,7 +181,8 @@ class JobTransferTimes:
     """Times of the transfers of a job, and the links that they share.
 
     Args:
-        job: what is run.
+        job: what replicas share, and what is exchanged within one.
+        stage: of each part of the model.
         system, assignment, router: on what.
         how: algorithm and protocol of collectives, and whether links are ideal.
         make: makes the means of a job.
@@ -193,14 +194,15 @@ class JobTransferTimes:
 
     def __init__(
         self,
-        job: JobFacts,
+        job: ReplicaFacts,
+        stage: Callable[[int], int],
         system: System,
         assignment: DeviceAssignment,
         router: Router,
         how: How,
         make: Callable[[System, Router, How], CollectiveCommunication],
     ) -> None:
-        self.job, self.mesh, self.router = job, job.mesh, router
+        self.job, self.stage, self.mesh, self.router = job, stage, job.mesh, router
         plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
         device = assignment.devices.astype(np.int64)
         key = (plain.axes, plain.derived, device.tobytes(), IdentityKey(system), IdentityKey(router), how, make)
@@ -233,7 +235,7 @@ class JobTransferTimes:
 
     def boundary(self, boundary: Boundary, back: bool) -> tuple[int, int]:
         """Ticks and label of what crosses."""
-        source, target = self.job.stage(boundary.source), self.job.stage(boundary.target)
+        source, target = self.stage(boundary.source), self.stage(boundary.target)
         return self.send(target, source, boundary.bytes) if back else self.send(source, target, boundary.bytes)
 
     def send(self, source: int, target: int, size: int) -> tuple[int, int]:

@@ -451,6 +451,7 @@ def update_all(
         append(end, how, names, weights, gradients, fused, copied)
 
 
+@kept(16)
 def needs_whole_tensors(trace: Trace) -> bool:
     """Whether an optimizer multiplies matrices, so that a part of a parameter cannot be updated by itself."""
     operators = trace.operators
