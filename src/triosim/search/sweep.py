@@ -28,7 +28,7 @@ WINDOW = 4096
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
 first windows are smaller, so that something is there soon."""
 FIRST_WINDOW = 4
-GROWTH = 256
+GROWTH = 32
 """How many times more plans the next window has: what windows share is worked out again in each."""
 
 BATCHES = 4
@@ -53,8 +53,8 @@ def sweep(
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given.
 
-    Plans of a summary are predicted in another order, those together that share most, and come 4, 1,024, 4,096, 4,096,
-    ... at a time.
+    Plans of a summary are predicted in another order, those together that share most, and come 4, 128, 4,096, ... at a
+    time.
 
     Args:
         workload: one step on one device.
