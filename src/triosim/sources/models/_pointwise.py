@@ -167,6 +167,10 @@ class PointwiseLayers(AutocastLayers):
         """x * sigmoid(x)."""
         return self._activation(x, "silu", {})
 
+    def softplus(self, x: Tensor) -> Tensor:
+        """log(1 + exp(x))."""
+        return self._activation(x, "softplus", {})
+
     def _activation(self, x: Tensor, name: str, args: dict[str, str]) -> Tensor:
         y = self._like(x)
         row = self.operator(f"aten::{name}", ("self",), (x,), (y,), args)

@@ -20,26 +20,13 @@ def declare(w: Weights, at: str) -> None:
 def xielu(net: Net, x: Tensor) -> Tensor:
     """The activation of ``x`` [..., width], whose parameters are those of the module ``act_fn``."""
     with net.module("act_fn", "XIELUActivation"):
-        up, down = (_softplus(net, net.parameter(name)) for name in ("alpha_p", "alpha_n"))
+        up, down = (net.softplus(net.parameter(name)) for name in ("alpha_p", "alpha_n"))
         down = net.shifted(down)
         positive = net.tensor(x.shape, "bool")
         net.operator("aten::gt", ("self",), (x,), (positive,))
         above = net.add(net.mul(_times(net, x, up), x), net.scaled(x))
         below = net.add(_times(net, _difference(net, _expm1(net, _least(net, x)), x), down), net.scaled(x))
         return _where(net, positive, above, below)
-
-
-def _softplus(net: Net, x: Tensor) -> Tensor:
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::softplus", ("self",), (x,), (y,))
-
-    def rule(g: Tensor) -> None:
-        dx = net.tensor(x.shape, x.dtype)
-        net.operator("aten::softplus_backward", ("grad_output", "self"), (g, x), (dx,))
-        net.give(x, dx)
-
-    net.derivative(row, (y,), rule)
-    return y
 
 
 def _times(net: Net, x: Tensor, by: Tensor) -> Tensor:
