@@ -93,7 +93,7 @@ def test_a_whole_number_is_one_however_it_is_written() -> None:
 def test_one_that_was_killed_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     """What a process that is killed has evaluated stands beside its output."""
     words = ("explore", EXAMPLES / "little.toml", EXAMPLES / "layer.toml", "--vary", "buffer.capacity=8192,16384,32768",
-             "--vary", "PE.x=7,14", "--vary", "PE.y=4,6,12", "--mappings", "4000", "--json", "found.json")  # fmt: skip
+             "--vary", "PE.x=7,14", "--vary", "PE.y=4,6,12", "--mappings", "20000", "--json", "found.json")  # fmt: skip
     journal = tmp_path / "found.json.journal.jsonl"
     process = subprocess.Popen([sys.executable, "-m", "triosim", *map(str, words)], cwd=tmp_path)
     while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
