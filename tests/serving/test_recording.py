@@ -138,6 +138,21 @@ def test_the_page_is_drawn(tmp_path: Path) -> None:
     assert "waiting again" in page
 
 
+def test_lives_that_would_be_slivers_are_drawn_of_neighbours(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    run(*H100, "--arrivals", "poisson:2", "--lengths", "prompt=fixed:64;output=fixed:16", "--requests", "400",
+        "--interval", "off", "--report", out)  # fmt: skip
+    page = out.read_text()
+    assert "64 tokens of prompt and 16 of output on average" in page
+    assert "24 of 400 requests, one after the other in the middle of the run" in page
+    lives = re.findall(r"<svg.*?</svg>", page, re.DOTALL)[-1]
+    assert lives.count("<g>") == 24
+    edges = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', lives)]
+    assert min(edges) == 64.0
+    assert 800 < max(edges) < 1108
+    assert re.findall(r'<text class="[a-z]*" x="64.0" y="\d+">([^<]*)<', lives) != ["0"]
+
+
 def test_pictures_are_of_one_run(tmp_path: Path) -> None:
     page = str(tmp_path / "page.html")
     for words, why in (

@@ -104,6 +104,9 @@ def _served(result: ServingResult) -> list[tuple[str, str]]:
     given, made = ("images", "steps of an image") if images else ("requests", "output tokens")
     rate = f"{figures['requests_per_s']:.4g} {given}/s, {figures['output_tokens_per_s']:.4g} {made}/s"
     rows = [("throughput", rate)]
+    if not images and len(asked := found.served.requests):
+        prompt, output = asked.prompt.mean(), asked.output.mean()
+        rows.insert(0, ("requests", f"{prompt:,.0f} tokens of prompt and {output:,.0f} of output on average"))
     if figures["good_requests_per_s"] is not None:
         good = f"{figures['good_requests_per_s']:.4g} requests/s, {format_share(figures['good_share'] or 0)} of all"
         rows.append(("goodput", good))

@@ -28,6 +28,9 @@ REPLICAS = 16
 """Replicas drawn."""
 LIVES = 120
 """Requests whose lives are drawn."""
+SHORT_LIFE, FEWEST_LIVES = 1 / 30, 24
+"""Part of a picture below which a mean life is hardly seen: neighbours are drawn then, those that arrive within thirty
+lives, but at least so many."""
 
 _WIDTH, _LEFT, _RIGHT = 1120, 64, 12
 _COLOURS = {
@@ -177,18 +180,19 @@ def _cumulative(values: NDArray[np.float64], goals: Sequence[tuple[str, float]])
 class _Axes:
     """A picture over time: its scales, and the lines behind it."""
 
-    def __init__(self, seconds: float, height: int, left: int = _LEFT) -> None:
-        self.seconds, self.height, self.left = seconds, height, left
+    def __init__(self, seconds: float, height: int, left: int = _LEFT, since: float = 0.0) -> None:
+        self.seconds, self.height, self.left, self.since = seconds, height, left, since
         self.edges = np.linspace(0.0, seconds * 1e12, BINS + 1)
         self.out = [f'<svg viewBox="0 0 {_WIDTH} {height + 22}" role="img">']
 
     def x(self, seconds: float) -> float:
-        return self.left + seconds / self.seconds * (_WIDTH - self.left - _RIGHT)
+        return self.left + (seconds - self.since) / self.seconds * (_WIDTH - self.left - _RIGHT)
 
     def time(self) -> None:
         for place in (0.0, 0.25, 0.5, 0.75, 1.0):
             kind = "end" if place == 1 else "middle" if place else ""
-            at, words = place * self.seconds, format_time(place * self.seconds) if place else "0"
+            at = self.since + place * self.seconds
+            words = format_time(at) if at else "0"
             self.out.append(
                 f'<line class="grid" x1="{self.x(at):.1f}" x2="{self.x(at):.1f}" y1="0" y2="{self.height}"/>'
             )
@@ -338,16 +342,27 @@ def _caches(result: ServingResult) -> str:
 
 
 def _lives(result: ServingResult) -> str:
-    """Requests as bars of their phases, evenly chosen among all."""
+    """Requests as bars of their phases: evenly chosen among all, or neighbours where lives are short."""
     assert result.record is not None
     served = result.served
-    count = len(served.arrived)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, LIVES)).round().astype(np.int64))
-    chosen = chosen[np.argsort(served.arrived[chosen], kind="stable")]
+    count, first = len(served.arrived), int(served.arrived.min())
+    order = np.argsort(served.arrived, kind="stable")
+    since, until = 0.0, result.metrics.duration_s
+    some = "Every request"
+    lives = float((served.finished - served.arrived).mean()) / 1e12 / until
+    if count > LIVES and lives < SHORT_LIFE:
+        drawn = min(max(round(count * lives / SHORT_LIFE), FEWEST_LIVES), LIVES)
+        chosen = order[(count - drawn) // 2 :][:drawn]
+        since = int(served.arrived[chosen].min() - first) / 1e12
+        until = int(served.finished[chosen].max() - first) / 1e12
+        some = f"{drawn} of {count:,} requests, one after the other in the middle of the run"
+    else:
+        chosen = order[np.linspace(0, count - 1, min(count, LIVES)).round().astype(np.int64)]
+        if count > LIVES:
+            some = f"{LIVES} of {count:,} requests, evenly chosen"
     life = phases(served, result.record)
-    first = int(served.arrived.min())
     row = 7
-    axes = _Axes(result.metrics.duration_s, len(chosen) * row)
+    axes = _Axes(until - since, len(chosen) * row, since=since)
     axes.time()
     starts = np.searchsorted(life.row, [chosen, chosen + 1])
     used: set[int] = set()
@@ -365,6 +380,5 @@ def _lives(result: ServingResult) -> str:
         table = served.requests
         said = f"request {request}, {table.prompt[request]:,} + {table.output[request]:,} tokens: {', '.join(words)}"
         axes.out.append(f"<g><title>{escaped(said)}</title>{''.join(bars)}</g>")
-    some = f"{len(chosen)} of {count:,} requests, evenly chosen" if len(chosen) < count else "Every request"
     legend = legend_of((PHASES[phase], _COLOURS[phase]) for phase in sorted(used))
     return section("Life of requests", f"{some}, in order of arrival.", legend, str(axes))

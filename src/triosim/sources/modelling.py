@@ -54,6 +54,8 @@ PRECISIONS = {
     "16-mixed": "autocast-float16",
 }  # fmt: skip
 """Accepted precisions and what they mean; ``bf16-mixed`` and ``16-mixed`` are PyTorch Lightning's names."""
+PRODUCTS_IN_FEW_BITS = "(products in 8 or 4 bits are asked for by quantize, as fp8-delayed)"
+"""What is said of a precision of so many bits, which is none of all a model's values."""
 AUTOCAST = "autocast-"
 """What names of precisions begin with in which float32 parameters are multiplied in 16 bits."""
 
@@ -202,7 +204,8 @@ class StepSpec:
                     f"model {quoted(title)} reads {family.reads}: {key} has no meaning for it, leave it out"
                 )
         if self.precision is not None and self.precision not in PRECISIONS:
-            raise unknown("precision", self.precision, PRECISIONS)
+            few = re.search(r"(?<!\d)[48](?!\d)", str(self.precision)) is not None
+            raise unknown("precision", self.precision, PRECISIONS, PRODUCTS_IN_FEW_BITS if few else "")
         optimizer_of(self.optimizer or family.optimizer)
         self.kernels.check()
 

@@ -110,7 +110,8 @@ def test_fused_moves_fewer_bytes_and_computes_the_same():
         ({"sequence_length": True}, "sequence_length"),
         ({"sequence_length": 17}, "17 is more than the 16 positions"),
         ({"image_size": 224}, "reads text: image_size has no meaning"),
-        ({"precision": "float8"}, "unknown precision 'float8': did you mean"),
+        ({"precision": "float8"}, r"unknown precision 'float8': did you mean.*8 or 4 bits are asked for by quantize"),
+        ({"precision": "float64"}, r"unknown precision 'float64': did you mean[^(]*$"),
         ({"optimizer": "adamax"}, "unknown optimizer 'adamax': did you mean adam"),
     ],
 )
