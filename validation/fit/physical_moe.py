@@ -9,7 +9,8 @@ that was measured on one device with a fifth of the shapes left out in turn.
 The measurements with expert parallelism are of one device of several.  On A100, H100 and L40S, and with marlin
 everywhere, the kernels also computed other devices' pairs of the tokens that have an expert on this one: the largest
 batches take as long on 1/8 of the experts as on all.  On B200 the other families skip them.  That is what was run, not
-how fast it is: it is part of the work (``Experts.skips``), and read off the measurements here.
+how fast it is: it is part of the work (``ExpertCalls.skips``), and read off the measurements here.  So are a few of
+the shapes for which tiles had been looked for (``ExpertCalls.tuned``); the others are SGLang's tables by their names.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from triosim.kernels.arithmetic import rate
 from triosim.kernels.physical import moe as model
 from triosim.kernels.physical._constants import SCHEMA
 from triosim.kernels.physical.moe import GroupedGemmConstants
+from triosim.kernels.physical.tuned_tiles import tuned
 from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
 INPUTS = ("kernels/moe.parquet",)
@@ -42,7 +44,9 @@ BELIEF = 8.0
 PRIOR = {  # value, width of the prior (log), lowest, highest
     "launch_s": (2e-5, 1.0, 5e-6, 2e-4), "align_s": (1e-9, 0.5, 1e-12, 1e-8), "serial_cycles": (2.0, 0.7, 0.01, 20.0),
     "prologue_s": (5e-7, 0.7, 1e-8, 1e-5), "efficiency": (0.6, 0.3, 0.05, 1.0),
-    "joule_per_flop": (1.2e-12, 0.5, 1e-13, 5e-12), "feed_rate": (30.0, 0.7, 2.0, 200.0),
+    "tuned_efficiency": (0.7, 0.3, 0.05, 1.0),
+    "joule_per_flop": (0.8e-12, 0.5, 1e-13, 5e-12),
+    "joule_per_byte": (2e-11, 0.7, 1e-13, 2e-10), "feed_rate": (30.0, 0.7, 2.0, 200.0),
     "bandwidth_fraction": (0.85, 0.1, 0.2, 0.92), "large_fraction": (0.65, 0.3, 0.2, 0.92),
     "cache_fraction": (0.8, 0.15, 0.02, 1.2), "cache_rate": (20.0, 0.7, 2.0, 64.0),
     "token_rate": (20.0, 0.7, 2.0, 300.0), "ragged_factor": (1.5, 0.5, 1.0, 10.0),
@@ -59,6 +63,7 @@ UNITS = {
     "launch_s": "seconds at 1.8 GHz", "align_s": "seconds per pair at 1.8 GHz",
     "serial_cycles": "clocks per element of the sum", "prologue_s": "seconds of a multiprocessor per block",
     "efficiency": "part of the peak", "joule_per_flop": "J/FLOP at 16 bits",
+    "joule_per_byte": "J per byte fed into the tiles",
     "feed_rate": "bytes per clock and multiprocessor", "bandwidth_fraction": "part of the datasheet's bandwidth",
     "large_fraction": "part of the datasheet's bandwidth", "cache_fraction": "part of the last-level cache",
     "cache_rate": "bytes per clock and multiprocessor", "token_rate": "bytes per clock and multiprocessor",
@@ -116,6 +121,7 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
         np.array([DTYPE_CODE[TYPES[name][0]] for name in dtype], np.int8), np.array([TYPES[name][1] for name in dtype]),
         np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),
         np.array([FAMILIES.index(name) for name in family], np.int8),
+        tiles_looked_for(dtype, np.array([DEVICES[s] for s in system]), experts / ep, inner / tp),
     )  # fmt: skip
     measured = Measured(work, np.array([DEVICES[s] for s in system]), dtype, data["latency"][known] * 1e-3)
     reason = np.full(len(measured), "", "U40")
@@ -127,6 +133,17 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
         peak = np.array([rate(TYPES[v][0], device) for v in TYPES])[[list(TYPES).index(v) for v in measured.variant]]
         reason[at & (work.skew == 0) & (measured.seconds < PLAUSIBLE * work.flop() / peak)] = "compute"
     return measured.take(np.flatnonzero(reason == "")), left + Counter(reason[reason != ""].tolist())
+
+
+def tiles_looked_for(
+    dtype: NDArray[np.str_], device: NDArray[np.str_], local: NDArray[np.float64], inner: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Whether SGLang has a table of tiles for each call, by its catalog's device: 16-bit weights only."""
+    found = np.zeros(len(local), bool)
+    for name in np.unique(device):
+        at = np.flatnonzero((device == name) & (dtype == "bfloat16"))
+        found[at] = tuned("sglang", str(name), local[at], inner[at])
+    return found
 
 
 def predict(measured: Measured, c: GroupedGemmConstants) -> NDArray[np.float64]:
@@ -142,7 +159,11 @@ def fit(measured: Measured, rows: int = ROWS) -> GroupedGemmConstants:
     """Constants that predict ``measured`` best: least smooth absolute error of the logarithm, with priors."""
     random = np.random.default_rng(0)
     chosen = [np.flatnonzero(measured.device == name) for name in np.unique(measured.device)]
-    parts = [measured.take(random.permutation(at)[:rows]) for at in chosen]
+    looked_for = [random.permutation(at[measured.work.tuned[at]])[: rows // 4] for at in chosen]
+    parts = [
+        measured.take(np.concatenate([random.permutation(at)[:rows], few]))
+        for at, few in zip(chosen, looked_for, strict=True)
+    ]
     devices = [catalog.accelerator(str(part.device[0])) for part in parts]
     taken = np.log(np.concatenate([part.seconds for part in parts]))
     names = list(PRIOR)

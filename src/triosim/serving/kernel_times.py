@@ -28,6 +28,7 @@ from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.estimate import Z90, Estimates
 from triosim.kernels.physical.attention import family_of
 from triosim.kernels.physical.kinds import Work, price
+from triosim.kernels.physical.tuned_tiles import tuned
 from triosim.kernels.work.attention import attention
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
@@ -130,6 +131,7 @@ class ServingKernels:
         state_type: element type of states of fixed size, where the model has some.
         fused_casts: kernels that write 8 bits for a product of 8 bits after them, as of a policy.
         joins_shared: whether a shared expert is one more of the routed ones, as of a policy.
+        tuned_tiles: whose tables of tiles it has for products of experts, as of a policy.
     """
 
     model: ServedModel
@@ -145,6 +147,7 @@ class ServingKernels:
     state_type: str = "bfloat16"
     fused_casts: frozenset[str] = frozenset()
     joins_shared: bool = False
+    tuned_tiles: str = ""
 
     @cached_property
     def halves(self) -> str:
@@ -329,10 +332,12 @@ class ServingKernels:
         """The grouped products that so many tokens choose, on the fullest of the devices that share the experts, each
         with so much of the inner width of its own; ``beside`` these, experts that all tokens choose."""
         stored = self.precision
+        local = np.full(n.shape, own.count / ranks.ranks + beside)
+        tiles = stored.weight_bytes == 2 and tuned(self.tuned_tiles, self.device.name, local, np.full(n.shape, inner))
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen + beside, self.model.width, inner,
             ranks.touched(n, own) + beside, dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family=self._experts_family(stored.stored), gated=self.model.gated,
+            family=self._experts_family(stored.stored), gated=self.model.gated, tuned=tiles,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)

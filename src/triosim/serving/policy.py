@@ -86,6 +86,8 @@ class Policy(ABC):
             before other such products a kernel of its own casts.
         joins_shared: whether a shared expert is one more of the routed ones where it can be
             (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
+        tuned_tiles: whose tables of tiles for products of experts it has
+            (:func:`triosim.kernels.physical.tuned_tiles.tuned`); ``""``: none.
         step_host: what its host does for each step.
         front_s: seconds from when a client asks until the engine knows of it, and back with the first token: HTTP,
             tokenizer, messages between processes.
@@ -123,6 +125,7 @@ class Policy(ABC):
     keeps_states: ClassVar[str] = ""
     fused_casts: ClassVar[frozenset[str]] = frozenset()
     joins_shared: ClassVar[bool] = False
+    tuned_tiles: ClassVar[str] = ""
     all_reduce: ClassVar[str] = ""
     step_host: ClassVar[StepHost] = NO_HOST
     overlaps: ClassVar[bool] = False

@@ -42,12 +42,12 @@ def _priced_by(
     pool: Pool, model: ServedModel, device: Accelerator, moved: KernelErrors, host: StepHost
 ) -> tuple[object, ...]:
     """What step times of a pool depend on: fleets that differ in other things share them."""
-    apart = pool.attention_ranks > 1
+    apart, engine = pool.attention_ranks > 1, ENGINES.chosen(pool.engine)
     replica = (
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
         pool.engine_options.get("graph-sizes"), pool.engine_options.get("expert-exchange"),
-        fused_casts(pool.engine), own_all_reduce(pool), ENGINES.chosen(pool.engine).joins_shared,
+        fused_casts(pool.engine), own_all_reduce(pool), engine.joins_shared, engine.tuned_tiles,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
 
@@ -117,11 +117,11 @@ def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErro
         )
     of_device = (model, device, precision_of(pool.weights), kv_type_of(pool.kv_cache), pool.tensor_parallel)
     apart, kept_in = pool.attention_ranks > 1, state_type(pool, model) or "bfloat16"
-    fused = fused_casts(pool.engine)
+    fused, engine = fused_casts(pool.engine), ENGINES.chosen(pool.engine)
     if device.pim is None or pool.pim == OFF:
         kernels = ServingKernels(
             *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in,
-            fused_casts=fused, joins_shared=ENGINES.chosen(pool.engine).joins_shared,
+            fused_casts=fused, joins_shared=engine.joins_shared, tuned_tiles=engine.tuned_tiles,
         )  # fmt: skip
     elif apart:
         raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")

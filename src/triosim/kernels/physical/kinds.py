@@ -98,7 +98,8 @@ _FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
         "head_cycles": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
     },
     "moe": {
-        "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "feed_rate": (COMPUTE, 1),
+        "efficiency": (COMPUTE, 1), "tuned_efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1),
+        "joule_per_byte": (COMPUTE, -1), "feed_rate": (COMPUTE, 1),
         "bandwidth_fraction": (BANDWIDTH, 1), "large_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1),
         "token_rate": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1), "align_s": (LAUNCH, 1), "serial_cycles": (LAUNCH, 1),
         "prologue_s": (LAUNCH, 1), "cache_fraction": (CACHE, 1),

@@ -26,7 +26,10 @@ being proportional to the bytes of an element.  Families and their tiles (SGLang
   ``convert = elements / (waves WAVE_RATE clock multiprocessors at work)``, another term of norm4.  The rest is
   ``triton``'s.
 
-Tuned tiles, which the stacks have for some shapes on some devices, are not known here; they are up to twice as fast.
+Where the stack has tiles that were looked for on this device for experts of these sizes (``ExpertCalls.tuned``),
+those of ``triton`` follow the mean load instead, read whole cache lines, and keep the matrix units busier
+(``tuned_efficiency``): 16 to 128 rows x 128 or 256 columns, as vLLM's ``E=8,N=7168`` on H100 has them.  Wide tiles are
+fed fewer bytes for each operation, and feeding draws power too.
 """
 
 from __future__ import annotations
@@ -61,6 +64,16 @@ under Triton 3.6 (ROCm/triton, issue 970), in 288 blocks of 2 waves, each on a m
 FEW_WAVES, MOST_WAVES = 2.0, 8.0
 """Of a block with few pairs, and of others; no more help a multiprocessor, whose four vector units have two each."""
 
+TUNED_ROWS, TUNED_LOADS = np.array([16.0, 32.0, 64.0, 128.0]), np.array([10.0, 28.0, 200.0])
+"""Rows of tuned tiles, and pairs of an expert in the mean up to which each but the last is taken (vLLM,
+``E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json``)."""
+TUNED_WIDE = 100.0
+"""Pairs of an expert in the mean from which on they have 256 columns and step by 64, not 128 each (ibid.)."""
+
+GROUPED_ROWS = 8
+"""Rows of untuned tiles that take the same columns one after the other, before the next read all weights of the expert
+anew (``GROUP_SIZE_M`` of both stacks' rule of thumb)."""
+
 
 @dataclass(frozen=True)
 class GroupedGemmConstants:
@@ -72,7 +85,9 @@ class GroupedGemmConstants:
         serial_cycles: clocks of a block for each element of the sum, which no other block can take off it.
         prologue_s: time of a multiprocessor for each block besides its sum (its latencies follow no clock).
         efficiency: part of the peak that full tiles reach when power is no limit.
+        tuned_efficiency: the same of tuned tiles.
         joule_per_flop: energy of an operation at 16 bits and full load.
+        joule_per_byte: energy of a byte that is fed into the tiles.
         feed_rate: bytes per clock and multiprocessor into the tiles.
         bandwidth_fraction: part of the datasheet's bandwidth that is reached.
         large_fraction: the same for weights that large tiles read.
@@ -89,7 +104,9 @@ class GroupedGemmConstants:
     serial_cycles: float
     prologue_s: float
     efficiency: float
+    tuned_efficiency: float
     joule_per_flop: float
+    joule_per_byte: float
     feed_rate: float
     bandwidth_fraction: float
     large_fraction: float
@@ -144,6 +161,12 @@ def tiles(work: ExpertCalls) -> Tiles:
     mean = work.arriving() * work.topk / work.local() / 0.9
     marlin = MARLIN_ROWS[np.minimum(np.searchsorted(MARLIN_ROWS, mean), len(MARLIN_ROWS) - 1)]
     is_marlin, is_cute, is_upcast = _is(work, "marlin"), _is(work, "cutedsl"), _is(work, "upcast")
+    tuned = work.tuned & _is(work, "triton")
+    if tuned.any():
+        load = work.pairs() * work.share() / work.local()
+        rows = np.where(tuned, TUNED_ROWS[np.searchsorted(TUNED_LOADS, load)], rows)
+        columns = np.where(tuned, np.where(load < TUNED_WIDE, 128.0, 256.0), columns)
+        step = np.where(tuned, np.where(load < TUNED_WIDE, 128.0, 64.0), step)
     if is_upcast.any():
         load = work.pairs() * work.share() / work.local()
         least, most, whole = UPCAST_ROWS
@@ -153,7 +176,7 @@ def tiles(work: ExpertCalls) -> Tiles:
     return Tiles(
         np.where(is_marlin, marlin, np.where(is_cute, 128.0, rows)), np.where(is_marlin | is_cute, 128.0, columns),
         np.where(is_marlin, 64.0, np.where(is_cute, 128.0, step)),
-        ~small & ~narrow & ~is_marlin & ~is_cute & ~is_upcast,
+        ~small & ~narrow & ~is_marlin & ~is_cute & ~is_upcast & ~tuned,
     )  # fmt: skip
 
 
@@ -179,7 +202,10 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
     tile = tiles(work)
     peak = arithmetic(device).flops[work.dtype]
     peak = np.where(marlin, np.minimum(peak, AMPERE * d.clock * d.units), peak)
-    sustained = d.sustained(peak, c.efficiency, c.joule_per_flop * work.token_bytes / 2)
+    efficiency = np.where(work.tuned & _is(work, "triton"), c.tuned_efficiency, c.efficiency)
+    side = work.weight_bytes * tile.columns + work.token_bytes * tile.rows
+    joules = c.joule_per_flop * work.token_bytes / 2 + c.joule_per_byte * side / (2 * tile.rows * tile.columns)
+    sustained = d.sustained(peak, efficiency, joules)
     height = padded(work, tile.rows) / tile.rows
     pairs = work.pairs() * work.share() + np.where(work.skips, 0.0, work.remote())
     moved = np.where(marlin | cute, pairs, work.arriving() * work.topk)
@@ -189,6 +215,7 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
     through = d.bytes_s(2 * moved * (work.hidden + work.inner), work.warm, c)
     slow = d.bytes_s(work.weights() + 2 * moved * (work.hidden + work.inner), work.warm, c)
     slow = np.where(tile.large, c.bandwidth_fraction / c.large_fraction, 1.0) * slow
+    rounds = np.where(tile.large, pairs / work.active() / (GROUPED_ROWS * tile.rows), 1.0)
     ragged = np.where(work.token_bytes < 2, c.ragged_narrow, c.ragged_factor)
     ragged = np.where((work.inner % ALIGNED != 0) & ~marlin & ~cute, ragged, 1.0)
 
@@ -203,7 +230,10 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
         feed = fed / (c.feed_rate * d.clock * d.units)
         convert = np.where(upcast, _converted(work, d, height * across, length), 0.0)
         busy = (compute**4 + feed**4 + convert**4) ** 0.25 + length * c.serial_cycles / d.clock
-        return busy, factor * matrices * matrix * slow + 2 * (read + moved * columns) * through
+        again = np.maximum(rounds - 1, 0.0) * matrix * matrices
+        missed = 1 / (1 + (c.cache_fraction * d.cache / (columns * length * work.weight_bytes)) ** 4)
+        anew = again * missed / (c.bandwidth_fraction * d.bandwidth)
+        return busy, factor * matrices * matrix * slow + anew + 2 * (read + moved * columns) * through
 
     first = product(into * work.inner, work.hidden, into, work.tokens * work.hidden, 1.0)
     second = product(work.hidden, work.inner, 1.0, moved * work.inner, ragged)

@@ -45,6 +45,7 @@ class ExpertCalls:
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         weight_bytes, token_bytes: bytes of an element of the weights, and of tokens where they are multiplied.
         family: index into :data:`FAMILIES`.
+        tuned: whether the stack has tiles that were looked for on this device for experts of these sizes.
     """
 
     tokens: NDArray[np.float64]
@@ -61,6 +62,7 @@ class ExpertCalls:
     weight_bytes: NDArray[np.float64]
     token_bytes: NDArray[np.float64]
     family: NDArray[np.int8]
+    tuned: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -170,6 +172,7 @@ def experts(
     tokens: NDArray | float, topk: NDArray | float, hidden: NDArray | float, inner: NDArray | float,
     count: NDArray | float, parts: NDArray | float = 1.0, dtype: str = "bfloat16", *, weight_dtype: str | None = None,
     skew: float = 0.0, skips: bool = True, gated: bool = True, warm: bool = False, family: str = "triton",
+    tuned: NDArray | bool = False,
 ) -> ExpertCalls:  # fmt: skip
     """Calls of one element type; numbers and arrays are broadcast against each other.
 
@@ -188,6 +191,7 @@ def experts(
     items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
     row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
+    row.append(np.broadcast_to(np.asarray(tuned, bool), rows))
     return ExpertCalls(*row)
 
 
@@ -224,5 +228,5 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
     ones, yes, no = np.ones(len(rows)), np.ones(len(rows), bool), np.zeros(len(rows), bool)
     return ExpertCalls(
         tokens, topk, hidden, inner, count, ones, np.zeros(len(rows)), yes, gated, no, multiplied, weight_bytes,
-        np.asarray(ITEM_BYTES[multiplied], np.float64), family,
+        np.asarray(ITEM_BYTES[multiplied], np.float64), family, no,
     )  # fmt: skip

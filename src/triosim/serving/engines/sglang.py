@@ -43,6 +43,7 @@ class SgLang(Policy):
     static: ClassVar[bool] = True
     joins_shared: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "custom"
+    tuned_tiles: ClassVar[str] = "sglang"
     step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
     overlaps: ClassVar[bool] = True

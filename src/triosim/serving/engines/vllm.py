@@ -49,6 +49,7 @@ class Vllm(Policy):
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "custom"
+    tuned_tiles: ClassVar[str] = "vllm"
     keeps_states: ClassVar[str] = "blocks"
     fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
     overlaps: ClassVar[bool] = True
