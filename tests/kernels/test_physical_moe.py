@@ -21,6 +21,7 @@ from triosim.kernels.model import PricingJob
 from triosim.kernels.physical import moe as model
 from triosim.kernels.physical._constants import document
 from triosim.kernels.physical.kinds import price as price_calls
+from triosim.kernels.physical.tuned_tiles import tables, tuned
 from triosim.kernels.pricing import price
 from triosim.kernels.work.gemm import of as products_of
 from triosim.kernels.work.moe import FAMILIES, experts, of
@@ -94,6 +95,38 @@ def test_tiles_follow_the_tokens_that_arrive():
     assert (model.tiles(narrow).rows[0], model.tiles(narrow).columns[0]) == (64, 128)
     marlin = experts(np.array([1, 128, 1024]), 8, 4096, 1536, 128, family="marlin")
     assert model.tiles(marlin).rows.tolist() == [8, 16, 64]  # mean loads of 1/14, 8.9 and 71 with nine tenths filled
+
+
+def test_tiles_that_were_looked_for_follow_the_mean_load():
+    tokens = np.array([16, 48, 128, 256, 512, 1024])  # rows and columns of vLLM's E=8,N=7168 on H100
+    found = model.tiles(experts(tokens, 2, 4096, 7168, 8, tuned=True))
+    assert found.rows.tolist() == [16, 32, 64, 64, 64, 128]
+    assert found.columns.tolist() == [128, 128, 128, 128, 256, 256]
+    assert not found.large.any()
+    assert model.tiles(experts(tokens, 2, 4096, 7168, 8)).large.any()
+
+
+def test_tables_of_tiles_are_those_of_the_engine():
+    eight, lengths = np.full(4, 8.0), np.array([1792.0, 3584.0, 7168.0, 14336.0])
+    assert tuned("vllm", "H100-SXM5-80GB", eight, lengths).tolist() == [True, True, True, False]
+    assert tuned("vllm", "H200-SXM-141GB", eight, lengths).tolist() == [False, True, True, True]
+    assert tuned("vllm", "L40S", eight, lengths).tolist() == [False, True, False, False]
+    assert tuned("sglang", "H200-SXM-141GB", eight, lengths).tolist() == [False, False, True, False]
+    for stack, device in (("", "H100-SXM5-80GB"), ("orca", "H100-SXM5-80GB"), ("vllm", "V100-SXM2-32GB")):
+        assert not tuned(stack, device, eight, lengths).any()
+    catalogued = {name for stack, of in tables().items() if isinstance(of, dict) for name in of}
+    assert catalogued <= set(catalog.accelerators())
+
+
+def test_tiles_that_were_looked_for_meet_what_was_measured():
+    """Mixtral-8x7B halved, on an H100 (aiconfigurator, SGLang 0.5.10): milliseconds by tokens."""
+    measured = {4: 0.488, 16: 0.496, 64: 0.505, 256: 0.538}
+    tokens = np.array(list(measured), float)
+    calls = {is_tuned: experts(tokens, 2, 4096, 7168, 8, warm=True, tuned=is_tuned) for is_tuned in (False, True)}
+    found = {is_tuned: model.predict(work, H100).seconds * 1e3 for is_tuned, work in calls.items()}
+    error = {key: np.abs(np.log(times / list(measured.values()))) for key, times in found.items()}
+    assert error[True].max() < 0.15
+    assert error[False][1:].min() > 0.25
 
 
 def test_rows_that_forbid_wide_loads_take_longer():

@@ -295,3 +295,15 @@ def test_engines_of_2023_call_the_library() -> None:
         between = step_times(pool, model).communication
         assert between is not None
         assert between.kernels == own
+
+
+def test_experts_run_on_the_tables_of_tiles_that_the_engine_has() -> None:
+    own, tokens = served_model("mixtral-8x7b"), np.array([16.0, 64.0])
+    options = {"device": catalog.accelerator(H100), "precision": PRECISIONS["bf16"]}
+
+    def experts(ranks: int, tables: str) -> np.ndarray:
+        kernels = ServingKernels(own, **options, tensor_parallel=ranks, tuned_tiles=tables)  # type: ignore[arg-type]
+        return np.asarray(kernels.operators(tokens)["experts"])
+
+    assert (experts(2, "") > 1.2 * experts(2, "vllm")).all()
+    assert (experts(1, "") == experts(1, "vllm")).all()  # there is no table for lengths of 14,336

@@ -62,7 +62,7 @@ CHOSEN = "the form and the widths were chosen after a look at the errors of devi
 UNITS = {
     "launch_s": "seconds at 1.8 GHz", "align_s": "seconds per pair at 1.8 GHz",
     "serial_cycles": "clocks per element of the sum", "prologue_s": "seconds of a multiprocessor per block",
-    "efficiency": "part of the peak", "joule_per_flop": "J/FLOP at 16 bits",
+    "efficiency": "part of the peak", "tuned_efficiency": "part of the peak", "joule_per_flop": "J/FLOP at 16 bits",
     "joule_per_byte": "J per byte fed into the tiles",
     "feed_rate": "bytes per clock and multiprocessor", "bandwidth_fraction": "part of the datasheet's bandwidth",
     "large_fraction": "part of the datasheet's bandwidth", "cache_fraction": "part of the last-level cache",

@@ -22,7 +22,8 @@ SEEN = "read off measurements of SGLang 0.5.10"
 
 
 @lru_cache(maxsize=1)
-def _document() -> dict[str, Any]:
+def tables() -> dict[str, Any]:
+    """By engine and by the catalog's device: lengths inside experts for so many of them."""
     source = Path(__file__).parents[1] / "data" / "tuned_tiles.json"
     found: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
     if found["schema"] != SCHEMA:
@@ -41,6 +42,6 @@ def tuned(stack: str, device: str, local: NDArray[np.float64], inner: NDArray[np
     """
     found = np.zeros(len(local), bool)
     for section in (stack, SEEN) if stack == "sglang" else (stack,):
-        for experts, lengths in _document().get(section, {}).get(device, {}).items():
+        for experts, lengths in tables().get(section, {}).get(device, {}).items():
             found |= (local == int(experts)) & np.isin(inner, lengths)
     return found
