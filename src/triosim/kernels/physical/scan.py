@@ -95,7 +95,8 @@ def predict(work: ScanCalls, device: Accelerator, c: ScanConstants | None = None
     c = c or constants()
     d, t = device_of(device), c.tiles
     peak = arithmetic(device).flops[work.dtype]
-    rate = d.sustained(peak, t.efficiency, t.joule_per_flop * work.item / 2)
+    fed_by = t.joule_per_byte * work.item / TILE  # joules of feeding a tile's operands, for each operation
+    rate = d.sustained(peak, t.efficiency, t.joule_per_flop * work.item / 2 + fed_by)
     seconds, computing, moving, launching = (np.zeros(len(work)) for _ in range(4))
     plain = ~work.delta & ~work.gated & (work.window == 0)
     for own, kernels in ((~work.delta & ~plain, _mamba(work)), (work.delta, _delta(work)), (plain, _lightning(work))):
