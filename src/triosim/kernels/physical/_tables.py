@@ -81,7 +81,9 @@ class Device:
     shared: float
     tdp: float
 
-    def sustained(self, peak: NDArray, efficiency: float, joule_per_flop: float | NDArray) -> NDArray[np.float64]:
+    def sustained(
+        self, peak: NDArray, efficiency: float | NDArray, joule_per_flop: float | NDArray
+    ) -> NDArray[np.float64]:
         """FLOP per second that last, given the power budget."""
         reach, power = efficiency * peak, self.tdp / joule_per_flop
         return (reach**-6.0 + power**-6.0) ** (-1 / 6)
