@@ -330,5 +330,7 @@ def test_an_indexer_needs_all_keys_before_attention(style: str, tmp_path) -> Non
     file.write_text(json.dumps(INDEXED))
     trace = triosim.model(str(file), batch_size=8, sequence_length=LENGTH)
     plan = asked(parallelism=("context",), parallelism_options={"cp": 2, "cp_style": style}, host="none")
-    with pytest.raises(PlanError, match=f"an indexer of config.* scores all keys .* cp-style {style} gives no rank all"):
+    with pytest.raises(
+        PlanError, match=f"an indexer of config.* scores all keys .* cp-style {style} gives no rank all"
+    ):
         prepare(trace, SYSTEM, *plan)

@@ -18,6 +18,7 @@ from triosim.operators._dims import (
     NO_LABEL,
     Dims,
     Output,
+    Row,
     Window,
     aligned,
     at_once,
@@ -176,9 +177,13 @@ def dims_by_parts(call: Call) -> Dims:
     }  # fmt: skip
     if not same:
         return found
+
+    def of(row: Row) -> Row:
+        return tuple(same.get(label, label) for label in row)
+
     return replace(
-        found, inputs=tuple(tuple(same.get(label, label) for label in row) for row in found.inputs),
-        outputs=tuple(replace(out, labels=tuple(same.get(label, label) for label in out.labels)) for out in found.outputs),
+        found, inputs=tuple(map(of, found.inputs)),
+        outputs=tuple(replace(out, labels=of(out.labels)) for out in found.outputs),
         whole=found.whole - {*same, *same.values()}, windows=(),
     )  # fmt: skip
 

@@ -233,8 +233,9 @@ class _Walk:
         """Whether the sum over ranks may be taken after this operator instead of before it.
 
         So it is for a view, for a sum of Partial values, for what turns a summand into the gradient of a parameter that
-        is left to the replicas' own reduction or of what all tokens are conditioned on, and for the sums in which the backward gathers gradients of one value
-        (of queries, keys and values): there one rank may add what is whole, and each what rests with it.
+        is left to the replicas' own reduction or of what all tokens are conditioned on, and for the sums in which the
+        backward gathers gradients of one value (of queries, keys and values): there one rank may add what is whole, and
+        each what rests with it.
         """
         call = self.facts.calls[row]
         if call.kind == "view" or call.name in _CARRIES_PARTIAL:

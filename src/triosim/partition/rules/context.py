@@ -177,8 +177,8 @@ class Context(Rule):
 
 def _unknown(facts: Facts) -> str:
     return (
-        f"context: which dimension of {facts.trace.meta.workload or 'the trace'} is the sequence is not known: record it "
-        "with its sequence_length, or name a model and give --seq-len"
+        f"context: which dimension of {facts.trace.meta.workload or 'the trace'} is the sequence is not known: record "
+        "it with its sequence_length, or name a model and give --seq-len"
     )
 
 

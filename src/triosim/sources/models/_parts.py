@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net
-from triosim.sources.models._tape import Tensor
+from triosim.sources.models._tape import Dim, Tensor
 from triosim.sources.models._weights import Weights
+from triosim.trace.tables import JOINED_HEADS, KEY_HEADS
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine of every position and frequency, [1, sequence, rotated] each."""
@@ -185,8 +186,19 @@ class SelfAttention:
     clamped: bool = False
 
     @property
+    def _heads_of(self) -> dict[str, int]:
+        groups = Dim(self.groups, KEY_HEADS) if self.groups < self.heads else self.groups
+        return {"q": self.heads, "k": groups, "v": groups}
+
+    @property
     def _widths(self) -> dict[str, int]:
-        return {"q": self.heads * self.size, "k": self.groups * self.size, "v": self.groups * self.size}
+        return {part: heads * self.size for part, heads in self._heads_of.items()}
+
+    @property
+    def _width(self) -> int:
+        """Of queries, keys and values made by one product."""
+        whole = sum(self._widths.values())
+        return Dim(whole, JOINED_HEADS) if self.groups < self.heads else whole
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
@@ -196,7 +208,7 @@ class SelfAttention:
         if self.last_first:
             w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
         if len(self.names) == 1:
-            w.linear(f"{at}.{self.names[0]}", self.width, sum(widths.values()), bias=self.bias)
+            w.linear(f"{at}.{self.names[0]}", self.width, self._width, bias=self.bias)
         else:
             for name in self.names:
                 w.linear(f"{at}.{name}", self.width, widths[name[0]], bias=self.bias)
@@ -247,7 +259,7 @@ class SelfAttention:
     def _heads(self, net: Net, name: str, x: Tensor) -> Tensor:
         """Queries, keys or values, [batch, heads, tokens, size]."""
         part, y = name[0], net.linear(name, x)
-        shape = (*x.shape[:2], self._widths[part] // self.size, self.size)
+        shape = (*x.shape[:2], self._heads_of[part], self.size)
         norm = self.norm if part != "v" and not (self.norm_last or self.rotated_first) else None
         if self.scaled and part == "q":
             y = net.scaled(y)
@@ -275,7 +287,7 @@ class SelfAttention:
             parts = [net.slice(y, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
         else:
             parts = net.split(y, widths)
-        heads = [net.view(p, (*shape, p.shape[-1] // self.size, self.size)) for p in parts]
+        heads = [net.view(y, (*shape, self._heads_of[part], self.size)) for part, y in zip("qkv", parts, strict=True)]
         if self.norm and not self.rotated_first:
             for at, name in enumerate(self.norms):
                 heads[at] = net.rms_norm(name, heads[at], self.norm.kind)
