@@ -272,8 +272,8 @@ def with_copied_key_heads(trace: Trace, ranks: int) -> Trace:
     copies = key_head_copies(trace, ranks)
     if copies == 1:
         return trace
-    queries, keys = attention_heads(trace)
-    note = f"tp {ranks}: each of the {keys} heads of keys and values is on {copies} ranks, whose gradients of it are added up"
+    queries, keys = attention_heads(trace) or (1, 1)
+    note = f"tp {ranks}: each of the {keys} heads of keys and values is on {copies} ranks, which add up its gradients"
     scales = [(KEY_HEADS, ranks, keys), (JOINED_HEADS, queries + 2 * ranks, queries + 2 * keys)]
     made = _scaled(trace, scales)
     shapes, operators, symbols = made.values.shape.lists(), made.operators, trace.values.symbols.lists()

@@ -195,6 +195,11 @@ class SelfAttention:
         return {part: heads * self.size for part, heads in self._heads_of.items()}
 
     @property
+    def _found(self) -> int:
+        """Width of what all heads find together."""
+        return self.heads * self.size
+
+    @property
     def _width(self) -> int:
         """Of queries, keys and values made by one product."""
         whole = sum(self._widths.values())
@@ -206,14 +211,14 @@ class SelfAttention:
         if self.sinks:
             w.add(f"{at}.sinks", self.heads)
         if self.last_first:
-            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+            w.linear(f"{at}.{self.last}", self._found, self.width, bias=self.last_bias)
         if len(self.names) == 1:
             w.linear(f"{at}.{self.names[0]}", self.width, self._width, bias=self.bias)
         else:
             for name in self.names:
                 w.linear(f"{at}.{name}", self.width, widths[name[0]], bias=self.bias)
         if not self.last_first:
-            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+            w.linear(f"{at}.{self.last}", self._found, self.width, bias=self.last_bias)
         if self.norm:
             for part, name in zip("qk", self.norms, strict=True):
                 whole = self.norm.width != self.size
@@ -233,7 +238,7 @@ class SelfAttention:
             y = unfused_attention(net, q, k, v, self.dropout, net.kernels.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
-        y = self.last_product(net, x, net.view(y, (*x.shape[:2], self.heads * self.size)))
+        y = self.last_product(net, x, net.view(y, (*x.shape[:2], self._found)))
         return net.dropout(y, self.last_dropout)
 
     def last_product(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
