@@ -345,6 +345,10 @@ CASES |= {
          "mup_enabled": True},
     ),
 }  # fmt: skip
+GEMMA4 = {
+    **WINDOWED, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 2, "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
 CASES |= {
     "bitnet": ("bitnet", {**LLAMA, "num_key_value_heads": 2, "pad_token_id": 0}),
@@ -360,6 +364,10 @@ CASES |= {
     ),
     "hy_v3, added in their type": (
         "hy_v3", {**LLAMA, **SMALL_EXPERTS, "head_dim": 16, "enable_moe_fp32_combine": False}
+    ),
+    "gemma4": ("gemma4_text", GEMMA4),
+    "gemma4, keys for values": (
+        "gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
     ),
     "mimo_v2_flash": (
         "mimo_v2_flash",

@@ -114,17 +114,18 @@ def rotate(
     """
     size, turned = heads[0].shape[3], cos.shape[-1]
     if turned == size and not cut:
-        q, k = (_rotated(net, x, cos, sin) for x in heads)
+        q, k = (rotated(net, x, cos, sin) for x in heads)
         return net.to(q, heads[0].dtype), net.to(k, heads[1].dtype)
     parts = [(net.slice(x, 3, 0, turned) if turned < size else x, net.slice(x, 3, turned, size)) for x in heads]
     if cut:  # one after the other; what is passed on may be nothing
-        q, k = (net.cat((_rotated(net, first, cos, sin), rest), 3) for first, rest in parts)
+        q, k = (net.cat((rotated(net, first, cos, sin), rest), 3) for first, rest in parts)
         return q, k
-    q, k = (_rotated(net, first, cos, sin) for first, _ in parts)
+    q, k = (rotated(net, first, cos, sin) for first, _ in parts)
     return net.cat((q, parts[0][1]), 3), net.cat((k, parts[1][1]), 3)
 
 
-def _rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """All dimensions of heads turned, as :func:`rotate` does."""
     if net.kernels.fused:
         return net.rotary(x, cos, sin)
     size = x.shape[3]
@@ -232,6 +233,10 @@ class SelfAttention:
             q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
         if self.norm and self.rotated_first:
             q, k = (net.rms_norm(name, y, self.norm.kind) for name, y in zip(self.norms, (q, k), strict=True))
+        return self.found(net, x, q, k, v)
+
+    def found(self, net: Net, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What queries find among keys and values of ``x``, all [batch, heads, tokens, size]."""
         if self.unfused and net.kernels.attention in ("auto", "unfused"):
             from triosim.sources.models._unfused import unfused_attention
 

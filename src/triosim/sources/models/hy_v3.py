@@ -18,16 +18,23 @@ from triosim.sources.models._tape import Tensor
 
 
 @dataclass(frozen=True)
-class WidelyJoined(Experts):
-    """Experts whose result and that of the shared one are added in float32."""
+class ExpertsOfRows(Experts):
+    """Experts beside a shared one, both of tokens as rows.
+
+    Attributes:
+        wide: whether what they make is added in float32.
+    """
+
+    wide: bool = True
 
     def __call__(self, net: Net, x: Tensor) -> Tensor:
         """The part of ``x`` [batch, tokens, width]."""
         flat = net.view(x, (math.prod(x.shape[:-1]), x.shape[-1]))
         weights, numbers = self.router(net, flat)
+        dtype = "float32" if self.wide else x.dtype
         with net.module("experts", self.experts_kind):
-            y = net.to(self._routed(net, flat, weights, numbers), "float32")
-        y = net.add(y, net.to(self._shared(net, flat), "float32"))
+            y = net.to(self._routed(net, flat, weights, numbers), dtype)
+        y = net.add(y, net.to(self._shared(net, flat), dtype))
         return net.view(net.to(y, x.dtype), x.shape)
 
 
@@ -64,5 +71,4 @@ class HunyuanV3(Biased, SigmoidExperts):
         own = super().feed_forward(layer)
         if not isinstance(own, Experts):
             return own
-        kind = WidelyJoined if self.enable_moe_fp32_combine else Experts
-        return kind(**{**vars(own), "router_first": True})
+        return ExpertsOfRows(**{**vars(own), "router_first": True}, wide=self.enable_moe_fp32_combine)
