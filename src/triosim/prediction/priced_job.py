@@ -38,7 +38,7 @@ from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
 from triosim.prediction.pricing import in_fused_kernels, priced
-from triosim.stacks import ASSUMED, NEEDED, ONE_BY_ONE
+from triosim.stacks import ASSUMED, ONE_BY_ONE
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.layout import laid_out
@@ -209,7 +209,7 @@ def _as_planned(workload: Trace, system: System, plan: Plan, rules: Sequence[Rul
         return cast
     from triosim.transform.recompute import recomputed  # few plans run anything again
 
-    return recomputed(cast, plan.recompute, (plan.stack or ASSUMED).recomputed == NEEDED)
+    return recomputed(cast, plan.recompute, (plan.stack or ASSUMED).recomputed)
 
 
 def _in_few_bits(workload: Trace, system: System, plan: Plan, rules: Sequence[Rule], forward: bool = False) -> Trace:

@@ -64,7 +64,7 @@ from triosim.search.shared_step import KEPT_STEPS, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import JobTransferTimes
-from triosim.stacks import ASSUMED, NEEDED
+from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
@@ -459,7 +459,7 @@ class BlockJob:
         def road() -> FewBlocksWorkload:
             stack = plan.stack or ASSUMED
             of, few = (
-                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute, stack.recomputed == NEEDED))
+                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute, stack.recomputed))
                 for one in (self.workload, with_fewer_blocks(self.workload))
             )
             if of is None:
