@@ -71,7 +71,7 @@ class Judged:
         id, source, judges, gates: as of :class:`~validation.data.training.Row`.
         measured, predicted: seconds.
         low, high: the 90 % interval, seconds.
-        memory: relative error of the allocated bytes, or the reserved ones where those are published, NaN where none are published.
+        memory: relative error of the bytes allocated, or reserved where those are published; NaN where none are.
         cpu_s: what predicting took.
         first: as of :class:`~validation.data.training.Row`.
         lacks: why there is no prediction, ``""`` where there is one.
