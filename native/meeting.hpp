@@ -591,7 +591,8 @@ private:
                 lowest_[w] = std::min(lowest_[w], then.turn);
                 highest_[w] = std::max(highest_[w], std::min(now.turn, t_.first[w + 1] - 1));
             }
-            if (lowest_[w] >= t_.first[w + 1] || repeats_.until[lowest_[w]] <= highest_[w]) return false;
+            const auto last = highest_[w] + period - repeats_.turns[w];  // all periods are to be of turns that repeat
+            if (lowest_[w] >= t_.first[w + 1] || repeats_.until[lowest_[w]] <= last) return false;
             for (std::size_t s = 1; s < streams_; ++s)
                 if (a.heads[w * streams_ + s].turn == b.heads[w * streams_ + s].turn && !rests(w, s)) return false;
             for (auto turn = lowest_[w]; turn <= highest_[w]; ++turn) {

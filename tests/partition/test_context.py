@@ -314,3 +314,23 @@ def test_parameters_within_an_activation_are_reduced_with_the_others(options: di
     job = prepare(trace, SYSTEM, *asked(**options, **rules, batch_size=8, host="none", idle_ok=True))
     small = [n for n in job.step.transfers.bytes.tolist() if n <= 4]
     assert not small
+
+
+INDEXED = {
+    "model_type": "deepseek_v32", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "vocab_size": 120, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1,
+    "topk_group": 1, "index_topk": 8, "index_head_dim": 16, "index_n_heads": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", ["ulysses", "ring"])
+def test_an_indexer_needs_all_keys_before_attention(style: str, tmp_path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(INDEXED))
+    trace = triosim.model(str(file), batch_size=8, sequence_length=LENGTH)
+    plan = asked(parallelism=("context",), parallelism_options={"cp": 2, "cp_style": style}, host="none")
+    with pytest.raises(
+        PlanError, match=f"an indexer of config.* scores all keys .* cp-style {style} gives no rank all"
+    ):
+        prepare(trace, SYSTEM, *plan)

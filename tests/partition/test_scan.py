@@ -205,7 +205,7 @@ def prepared(name, cp, style):
 
 
 def test_images_have_no_sequence_to_share():
-    trace = triosim.model("dit-s-2")
+    trace = triosim.model("resnet18")
     plan = triosim.Plan(parallelism=SHARED, parallelism_options={"cp": 2})
     with pytest.raises(PlanError, match="reads no sequences of tokens, which --cp divides"):
         triosim.simulate(trace, triosim.system("dgx-a100"), plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.traces import chain
 from triosim import Plan
 from triosim.core.errors import PlanError
 from triosim.operators import canonical
+from triosim.stacks import load
 from triosim.trace.blocks import blocks
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, Trace, check
@@ -209,7 +211,7 @@ def test_what_the_backward_needs_leaves_out_the_last_product_and_what_is_kept_th
     """Of q, k, v, o, gate, up and down the last is read by nobody again; with projections kept q, k and v are there."""
     trace = llama()
     whole, needed, kept_projections = (
-        recomputed(trace, "full"), recomputed(trace, "full", needed=True), recomputed(trace, "projections")
+        recomputed(trace, "full"), recomputed(trace, "full", "needed"), recomputed(trace, "projections")
     )  # fmt: skip
     products = {}
     for name, one in (("whole", whole), ("needed", needed), ("projections", kept_projections)):
@@ -231,7 +233,7 @@ def test_it_never_needs_more_activations_and_runs_no_operator_three_times(layers
     configuration = {**LLAMA, "num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": 16 * heads}
     trace = triosim.model("llama", configuration=configuration, sequence_length=16, batch_size=batch)
     for which in ("full", "selective", "pointwise", "operators", "projections", "needed"):
-        again = recomputed(trace, "full", needed=True) if which == "needed" else recomputed(trace, which)
+        again = recomputed(trace, "full", "needed") if which == "needed" else recomputed(trace, which)
         check(again)
         rows = again.operators.phase == Phase.RECOMPUTE
         assert len(np.unique(again.operators.forward[rows])) == rows.sum()
@@ -387,3 +389,20 @@ def test_what_a_block_hands_on_is_not_made_again(policy: str, fused: bool) -> No
         if operators.name[row] == "aten::add" and trace.modules.path[operators.module[row]].count(".") == 2
     ]
     assert max(Counter(of[row] for row in within).values(), default=0) <= 1
+
+
+def test_what_a_policy_saves_stays_though_nothing_reads_it() -> None:
+    """The last product of a block: PyTorch's selective checkpoint keeps it, a compiler does not."""
+    trace = triosim.model("llama-3.2-1b", batch_size=2, sequence_length=4096, configuration={"num_hidden_layers": 2})
+    needed, saved = (recomputed(trace, "operators", how) for how in ("needed", "needed-and-saved"))
+    more = Counter(saved.operators.name) - Counter(needed.operators.name)
+    assert more.total() == 2  # views of what the last product of each block made
+    assert all(bool(saved.operators.view[row]) for row, name in enumerate(saved.operators.name) if name in more)
+    plan = triosim.Plan(dp=1, batch_size=2, idle_ok=True, recompute="operators", stack=load("torchtitan"))
+    without = replace(plan.stack, recomputed="needed")
+    system = triosim.system("dgx-h100")
+    held = [
+        triosim.simulate(trace, system, plan.replaced(stack=stack), fit=False).memory.allocated_bytes
+        for stack in (plan.stack, without)
+    ]
+    assert held[0] - held[1] == pytest.approx(2 * 2 * 4096 * 2048 * 2, rel=0.05)

@@ -145,6 +145,7 @@ class Row:
         id, source, quality: as the table has them.
         seconds: of an iteration, measured.
         memory_bytes: what the fullest rank allocates, None where it is not published.
+        reserved: whether that is what the allocator holds, not what tensors do.
         stack: the software, by name.
         family, configuration: of the model.
         precision: of weights and activations.
@@ -164,6 +165,7 @@ class Row:
     quality: str
     seconds: float
     memory_bytes: float | None = None
+    reserved: bool = False
     stack: str = ""
     family: str = "gpt"
     configuration: Mapping[str, Any] = field(default_factory=dict)
@@ -223,7 +225,8 @@ def _row(line: Mapping[str, str]) -> Row:
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
         **{
-            **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
+            **vars(first), "seconds": seconds, "memory_bytes": memory,
+            "reserved": "reserved" in line["mem_basis"], "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
             "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),

@@ -71,7 +71,7 @@ class Judged:
         id, source, judges, gates: as of :class:`~validation.data.training.Row`.
         measured, predicted: seconds.
         low, high: the 90 % interval, seconds.
-        memory: relative error of the allocated bytes, NaN where none are published.
+        memory: relative error of the bytes allocated, or reserved where those are published; NaN where none are.
         cpu_s: what predicting took.
         first: as of :class:`~validation.data.training.Row`.
         lacks: why there is no prediction, ``""`` where there is one.
@@ -161,7 +161,8 @@ def judge(row: Row, stacked: bool = True) -> Judged:
         low, high = result.interval_s
     except InputError as error:
         return Judged(**{**asdict(first), "lacks": str(error)})
-    memory = math.nan if row.memory_bytes is None else result.memory.allocated_bytes / row.memory_bytes - 1
+    held = result.memory.reserved_bytes if row.reserved else result.memory.allocated_bytes
+    memory = math.nan if row.memory_bytes is None else held / row.memory_bytes - 1
     spent = time.process_time() - began
     return Judged(
         **{

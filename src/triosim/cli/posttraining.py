@@ -47,7 +47,10 @@ def post_training(options: TrainOptions) -> None:
     assert options.post is not None
     for name, option in given(options):
         if name in LEFT_OUT:
-            raise InputError(f"{option} is of one iteration, and --post has several phases: leave out one of them")
+            others = ", or give each plan with --compare" if name == "sweep" else ""
+            raise InputError(
+                f"{option} is of one iteration, and --post has several phases: leave out one of them{others}"
+            )
     if options.report is not None and not options.compare:
         raise InputError("--report of a step of several phases is of --compare: leave one out, or give the other too")
     inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]

@@ -18,6 +18,7 @@ from triosim.operators._dims import (
     NO_LABEL,
     Dims,
     Output,
+    Row,
     Window,
     aligned,
     at_once,
@@ -100,6 +101,7 @@ __all__ = [
     "bytes_of",
     "canonical",
     "dims",
+    "dims_by_parts",
     "flop",
     "in_each",
     "in_place",
@@ -158,6 +160,32 @@ def dims(call: Call) -> Dims:
         rest = tuple(Output(labels, ()) for labels in blank(call.outputs[len(found.outputs) :]))
         found = replace(found, outputs=(*found.outputs, *rest))
     return found
+
+
+@_once
+def dims_by_parts(call: Call) -> Dims:
+    """As :func:`dims`, of windows that lie side by side (patches of an image) one label for what is read and made.
+
+    Whoever has a part of the patches has all that the windows of its own part read, so such a dimension may be divided.
+    """
+    found = dims(call)
+    extents = found.extents(call) if found.windows else {}
+    same = {
+        w.source: w.result for w in found.windows
+        if w.size == w.stride and w.dilation == 1 and w.padding == 0
+        and extents.get(w.source) == w.stride * extents.get(w.result, 0)
+    }  # fmt: skip
+    if not same:
+        return found
+
+    def of(row: Row) -> Row:
+        return tuple(same.get(label, label) for label in row)
+
+    return replace(
+        found, inputs=tuple(map(of, found.inputs)),
+        outputs=tuple(replace(out, labels=of(out.labels)) for out in found.outputs),
+        whole=found.whole - {*same, *same.values()}, windows=(),
+    )  # fmt: skip
 
 
 def results(call: Call) -> tuple[CallResult, ...] | None:

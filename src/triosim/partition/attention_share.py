@@ -148,6 +148,26 @@ class AttentionShare:
         size = math.ceil(math.prod(self.shapes[value]) * width) * parts
         self.sent.append(Transfer(after, before, what, self.axis if axis == NONE else axis, size, value))
 
+    def _refusal(self, before: Sequence[int]) -> str:
+        """Why what was gathered or summed for operators other than attention cannot be sent in this style."""
+        facts, name = self.facts, self.facts.trace.meta.workload or "the trace"
+        calls = [facts.calls[row] for row in before if row < len(facts.phase)]
+        if any(call.kind == "index-scores" for call in calls):
+            return (
+                f"context: an indexer of {name} scores all keys of a sequence to choose those that each query attends "
+                f"to, and cp-style {self.style} gives no rank all keys before that: give cp-style gather"
+            )
+        if not self.rows:
+            return (
+                f"context: attention of {name} is several operators, and {self.style} is for one that runs in blocks: "
+                "give --attention flash2, or cp-style gather"
+            )
+        others = ", ".join(list(dict.fromkeys(call.full_name or call.name for call in calls))[:3]) or "the optimizer"
+        return (
+            f"context: not attention alone but {others} of {name} needs what other ranks have of a sequence, which "
+            f"cp-style {self.style} does not send: give cp-style gather"
+        )
+
     def step(self, args: Sequence[str] | None = None) -> Step:
         """The step with what is sent instead; ``args`` are the operators' arguments where they changed.
 
@@ -165,10 +185,7 @@ class AttentionShare:
             bool,
         )
         if np.any(own & ~undone):
-            raise PlanError(
-                f"context: attention of {self.facts.trace.meta.workload or 'the trace'} is several operators, and "
-                f"{self.style} is for one that runs in blocks: give --attention flash2, or cp-style gather"
-            )
+            raise PlanError(self._refusal(sent.before[own & ~undone].tolist()))
         trace, values = self.of.trace, replace(self.of.trace.values, shape=Ragged.of(self.shapes))
         first = int(values.storage.max(initial=-1)) + 1
         more = with_copies(values, self._copies, range(first, first + len(self._copies)))

@@ -233,12 +233,13 @@ class _Walk:
         """Whether the sum over ranks may be taken after this operator instead of before it.
 
         So it is for a view, for a sum of Partial values, for what turns a summand into the gradient of a parameter that
-        is left to the replicas' own reduction, and for the sums in which the backward gathers gradients of one value
-        (of queries, keys and values): there one rank may add what is whole, and each what rests with it.
+        is left to the replicas' own reduction or of what all tokens are conditioned on, and for the sums in which the
+        backward gathers gradients of one value (of queries, keys and values): there one rank may add what is whole, and
+        each what rests with it.
         """
         call = self.facts.calls[row]
         if call.kind == "view" or call.name in _CARRIES_PARTIAL:
-            return len(before) == 1
+            return len(before) == 1 and not (self._has_tokens(row, 0) and not self.facts.trace.operators.view[row])
         partial = [at for at, p in enumerate(before) if isinstance(p, Partial)]
         shards = [at for at, p in enumerate(before) if isinstance(p, Shard)]
         if len(partial) == 1 and not shards and self._shrinks(row, self.facts.inputs[row][partial[0]]):
@@ -247,9 +248,29 @@ class _Walk:
             made = self.facts.outputs[row]
             if made and all(self.facts.of[value] >= 0 and self._left(value) for value in made):
                 return True
+        if not shards and self._of_condition(row, partial, before):
+            return True
         if call.name not in ("add", "sub") or call.backward or len(self._resting(row, before)[0]) < len(shards):
             return False
         return self.facts.phase[row] == Phase.BACKWARD or all(isinstance(p, Partial) for p in before)
+
+    def _has_tokens(self, row: int, at: int) -> bool:
+        """Whether summands have the tokens of all ranks, of which each is to have its own, before they are copied."""
+        return self.placing.stationary == "activations" and self.facts.inputs[row][at] in self.placing.resting
+
+    def _of_condition(self, row: int, partial: Sequence[int], before: Sequence[Placement]) -> bool:
+        """Whether the backward goes on with summands where every rank has run the same forward on what all have.
+
+        So it is where activations stay (each rank has tokens of its own): what all tokens are conditioned on (time,
+        class, a vector of the prompt) has gradients that are sums over the ranks' tokens; what comes of them, linear in
+        them, are summands too, at last of gradients of parameters, which are reduced with all others.
+        """
+        if self.placing.stationary != "activations" or self.facts.phase[row] != Phase.BACKWARD:
+            return False
+        if any(self._has_tokens(row, at) for at in partial):
+            return False
+        alike = all(isinstance(p, Partial | Replicate) for p in before)
+        return alike and frozenset(partial) in self.facts.dims(row).linear
 
     def _shrinks(self, row: int, value: int) -> bool:
         """Whether linear operators make something smaller of the summands of experts: a row for each token instead of
@@ -408,7 +429,10 @@ class _Walk:
         partial = [v for v in facts.on_storage[storage] if isinstance(self.placed.get(v), Partial)]
         rest = self.placing.resting.get(value)
         ends = before < len(facts.phase) and facts.phase[before] == Phase.OPTIMIZER
-        found = {v: self._seen(rest, value, v) for v in partial} if rest is not None and not ends else {}
+        known = self.placing.resting if self.placing.stationary == "activations" else {}
+        found = (
+            {v: known.get(v) or self._seen(rest, value, v) for v in partial} if rest is not None and not ends else {}
+        )
         scatters = bool(found) and all(
             isinstance(p, Shard) and p.size % self.placing.size == 0 for p in found.values()
         )  # fmt: skip

@@ -33,11 +33,12 @@ from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.rule import Rule
+from triosim.partition.rules.copied_heads import copied_heads
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
 from triosim.prediction.pricing import in_fused_kernels, priced
-from triosim.stacks import ASSUMED, NEEDED, ONE_BY_ONE
+from triosim.stacks import ASSUMED, ONE_BY_ONE
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.layout import laid_out
@@ -208,7 +209,7 @@ def _as_planned(workload: Trace, system: System, plan: Plan, rules: Sequence[Rul
         return cast
     from triosim.transform.recompute import recomputed  # few plans run anything again
 
-    return recomputed(cast, plan.recompute, (plan.stack or ASSUMED).recomputed == NEEDED)
+    return recomputed(cast, plan.recompute, (plan.stack or ASSUMED).recomputed)
 
 
 def _in_few_bits(workload: Trace, system: System, plan: Plan, rules: Sequence[Rule], forward: bool = False) -> Trace:
@@ -392,7 +393,7 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
         InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     named = workload.meta.made_by == NAMED
-    rules = rules_of(plan, named)
+    rules = [*rules_of(plan, named), *copied_heads(workload, plan)]
     batch = None if named else _samples(workload)
     parts = workload.meta.micro_batches
     return rules, resolve(plan, system.devices, batch, parts, rules, system.devices_per_server)

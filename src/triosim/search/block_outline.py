@@ -31,6 +31,7 @@ from triosim.memory.allocation_order import AllocationOrder
 from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
+from triosim.partition.rules.copied_heads import copied_heads
 from triosim.partition.shards import resident, sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
@@ -63,7 +64,7 @@ from triosim.search.shared_step import KEPT_STEPS, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import JobTransferTimes
-from triosim.stacks import ASSUMED, NEEDED
+from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
@@ -125,7 +126,7 @@ class BlockJob:
         self, workload: Trace, system: System, plan: Plan, fidelity: Fidelity, check: Check, check_kind: CheckKind
     ) -> None:  # fmt: skip
         _supported(workload, plan)
-        self.rules = rules = rules_of(plan, True)
+        self.rules = rules = [*rules_of(plan, True), *copied_heads(workload, plan)]
         self.mesh = mesh = resolve(
             plan, system.devices, None, workload.meta.micro_batches, rules, system.devices_per_server
         )
@@ -458,7 +459,7 @@ class BlockJob:
         def road() -> FewBlocksWorkload:
             stack = plan.stack or ASSUMED
             of, few = (
-                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute, stack.recomputed == NEEDED))
+                repeated(recomputed(optimized(one, plan.optimizer), plan.recompute, stack.recomputed))
                 for one in (self.workload, with_fewer_blocks(self.workload))
             )
             if of is None:

@@ -526,7 +526,6 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
 LACKING = {
     "zamba zamba2": "blocks that share one attention, beside the scans of Mamba",
     "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
-    "gemma4 gemma4_text": "embeddings of each layer, and keys that layers share",
     "modernbert": "an encoder of unpadded tokens with windows",
     "longcat_flash": "experts that do nothing, and two attentions in a block",
     "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",

@@ -46,9 +46,10 @@ FUSIONS = ("", "fused", "composed")
 STORED = ("", "float8_e4m3fn")
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
-NEEDED = "needed"
-RECOMPUTED = ("block", NEEDED)
-"""What of a block runs again where all of it is to be: everything, or what its backward needs."""
+NEEDED, NEEDED_AND_SAVED = "needed", "needed-and-saved"
+RECOMPUTED = ("block", NEEDED, NEEDED_AND_SAVED)
+"""What of a block runs again where all of it is to be: everything, or what its backward needs; in the last, products
+that a policy saves stay for the backward although nothing in it reads them."""
 BALANCED, EVEN, EVEN_WITH_ENDS = "balanced", "even", "even-with-ends"
 CUTS = (BALANCED, EVEN, EVEN_WITH_ENDS)
 """How blocks are divided among pipeline stages where nobody names modules: so that the slowest stage is fast; equally

@@ -63,8 +63,8 @@ class Calls:
         return self.unique[self._of_row[row]]
 
     def dims(self, row: int) -> Dims:
-        """Dimensions of an operator's call."""
-        return rules.dims(self[row])
+        """Dimensions of an operator's call, those along which patches lie side by side being ones that divide."""
+        return rules.dims_by_parts(self[row])
 
     def column(self, what: Callable[[Call], float]) -> NDArray[np.float64]:
         """``what`` of every operator's call."""

@@ -103,16 +103,20 @@ class PropagatedSymbol:
     undecided: list[int]
 
 
-def propagate_symbol(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSymbol:
+def propagate_symbol(
+    trace: Trace, seeds: dict[int, Segment], extent: int, until: int | None = None, proportional: bool = False
+) -> PropagatedSymbol:
     """Walk a symbol of size ``extent`` from the values in ``seeds`` through the whole trace.
 
     Args:
         trace: any trace; identities may be inferred.
         seeds: segment of the symbol in each input value that has it.
         extent: the symbol's size in this trace (the batch size).
+        until: operators to walk through, None for all.
+        proportional: whether what a dimension is cut into, or joined of, has as large a part of the symbol each.
     """
-    walk = _SymbolWalk(trace, seeds, extent)
-    undecided = [row for row in range(len(trace.operators)) if not walk.passes(row)]
+    walk = _SymbolWalk(trace, seeds, extent, proportional)
+    undecided = [row for row in range(len(trace.operators) if until is None else until) if not walk.passes(row)]
     return PropagatedSymbol([walk.look_up(value) for value in range(len(trace.values))], undecided)
 
 
@@ -120,7 +124,7 @@ class _SymbolWalk:
     """Where a symbol is in the values of a trace, operator by operator.
 
     Args:
-        trace, seeds, extent: as of :func:`propagate_symbol`.
+        trace, seeds, extent, proportional: as of :func:`propagate_symbol`.
 
     Attributes:
         constant: whether a value is a parameter, a buffer or a state.
@@ -130,9 +134,9 @@ class _SymbolWalk:
         otherwise: value that is another view of its storage -> where else the symbol may be in it.
     """
 
-    def __init__(self, trace: Trace, seeds: dict[int, Segment], extent: int) -> None:
+    def __init__(self, trace: Trace, seeds: dict[int, Segment], extent: int, proportional: bool) -> None:
         values, operators = trace.values, trace.operators
-        self.extent, self.calls = extent, calls_of(trace)
+        self.extent, self.calls, self.proportional = extent, calls_of(trace), proportional
         self.shapes: list[Shape] = [tuple(s) for s in values.shape.lists()]
         self.storage = values.storage.tolist()
         self.inputs, self.outputs = operators.inputs.lists(), operators.outputs.lists()
@@ -204,7 +208,7 @@ class _SymbolWalk:
                 decided = decided and None not in moved
                 self._settle(value, tuple(m for m in moved if m is not None))
             else:
-                segments = _through(rule, at, states, self.shapes[value])
+                segments = _through(rule, at, states, self.shapes[value], self.proportional)
                 decided = decided and segments is not None
                 self._settle(value, segments if segments is not None else _guess(self.shapes[value], self.extent))
             if not rule.known and not self.found[value] and not self.constant[value]:
@@ -256,7 +260,9 @@ def in_matrix(segment: Segment, before: Shape, after: Shape) -> Segment | None:
     return None
 
 
-def _through(rule: Dims, at: int, states: Sequence[tuple[Segment, ...]], shape: Shape) -> tuple[Segment, ...] | None:
+def _through(
+    rule: Dims, at: int, states: Sequence[tuple[Segment, ...]], shape: Shape, proportional: bool
+) -> tuple[Segment, ...] | None:
     """Segments of output ``at``; None where a segment does not fit the output's dimension."""
     output = rule.outputs[at]
     sources = range(len(states)) if output.inputs is None else [i for i in output.inputs if i >= 0]
@@ -268,7 +274,7 @@ def _through(rule: Dims, at: int, states: Sequence[tuple[Segment, ...]], shape: 
             for segment in states[source]:
                 if rule.inputs[source][segment.dim] == label and dim not in segments:
                     extent = segment.outer * segment.size * segment.inner
-                    if label == rule.split and shape[dim] != extent:
+                    if label == rule.split and shape[dim] != extent and not proportional:
                         return None  # a cut through the symbol: the parts need not be proportional
                     moved = segment.moved(dim, shape[dim])
                     if moved is None:

@@ -62,9 +62,12 @@ ITEM_BYTES: NDArray[np.float64] = np.array(list(DTYPE_BYTES.values()))
 BATCH = 1
 SEQUENCE = 2
 VOCABULARY = 4
+KEY_HEADS = 8
+JOINED_HEADS = 16
 UNDECIDED = 128
-"""Bits of a dimension's symbol: proportional to the batch, to the sequence length, to the vocabulary (known of models
-by name), or not known."""
+"""Bits of a dimension's symbol: proportional to the batch, to the sequence length, to the vocabulary, to the heads of
+keys and values where those of queries are more, to heads of queries, keys and values in one (the last three known of
+models by name), or not known."""
 
 SYMBOLS = {"batch": BATCH, "sequence": SEQUENCE, "vocabulary": VOCABULARY}
 """Symbols by name."""

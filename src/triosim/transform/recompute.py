@@ -13,7 +13,9 @@ from the new step alone.
 * ``pointwise`` (``minimal`` of MaxText; ``save_from_policy`` with products in PyTorch): of each block what takes about
   as long as reading its operands (norms, activations, casts, sums); products, attention and the dispatch of tokens to
   experts are kept.
-* ``operators`` (torchtitan's ``selective_ac_option = op``): that, and every second product.
+* ``operators`` (torchtitan's ``selective_ac_option = op``): that, and every second product.  PyTorch's selective
+  checkpoint keeps what it saves until the backward of the block, also the block's last product, which nothing reads
+  again; a compiler drops that.
 * ``projections`` (``save_qkv_proj`` of MaxText): each block keeps the queries, keys and values that its attention
   reads; of the rest runs again what the backward needs.
 * ``full/2`` (torchtitan's ``selective_ac_option = 2``), and so on: every second block only.
@@ -42,13 +44,14 @@ if TYPE_CHECKING:
 
 
 @kept(8)
-def recomputed(trace: Trace, which: str, needed: bool = False) -> Trace:
+def recomputed(trace: Trace, which: str, how: str = "block") -> Trace:
     """The step with regions of its forward run again before their backward.
 
     Args:
         trace: a training step.
         which: a policy or parts of blocks, see above; ``"none"`` returns the trace as it is.
-        needed: of whole blocks, run again only what their backward needs.
+        how: of whole blocks, run again everything or what their backward needs, and whether what is saved stays
+            although nothing needs it (:data:`triosim.stacks.RECOMPUTED`).
 
     Raises:
         PlanError: there is nothing of the kind to run again, the step does so already, or an operator changes what its
@@ -61,7 +64,7 @@ def recomputed(trace: Trace, which: str, needed: bool = False) -> Trace:
     facts = StepFacts(trace)
     if np.any(trace.operators.phase == Phase.RECOMPUTE):
         raise PlanError(f"recompute {which}: {facts.name!r} already runs operators again: leave --recompute out")
-    parts = [_RecomputeAnalysis(facts, region, which).part() for region in regions(facts, which, needed)]
+    parts = [_RecomputeAnalysis(facts, region, which).part() for region in regions(facts, which, how)]
     again = [part for part in parts if part is not None]
     if not again:
         raise PlanError(

@@ -13,6 +13,7 @@ import numpy as np
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.operators import kind
+from triosim.stacks import NEEDED_AND_SAVED
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 
@@ -106,13 +107,13 @@ class RecomputeRegion:
     block: list[int]
 
 
-def regions(facts: StepFacts, which: str, needed: bool = False) -> list[RecomputeRegion]:
+def regions(facts: StepFacts, which: str, how: str = "block") -> list[RecomputeRegion]:
     """What a choice runs again.
 
     Args:
         facts: of a training step.
         which: a policy, one followed by ``/n`` for every n-th block, or parts of a block joined by ``+``.
-        needed: of whole blocks, only what their backward needs.
+        how: as of :func:`triosim.transform.recompute.recomputed`.
 
     Raises:
         PlanError: the step has nothing of the kind.
@@ -132,7 +133,7 @@ def regions(facts: StepFacts, which: str, needed: bool = False) -> list[Recomput
     if policy == "selective":
         found = [RecomputeRegion(rows, rows) for rows in _attention_cores(facts)[every - 1 :: every]]
     elif policy in POLICIES:
-        found = [RecomputeRegion(rows, block) for block in chosen for rows in _by_policy(facts, block, policy, needed)]
+        found = [RecomputeRegion(rows, block) for block in chosen for rows in _by_policy(facts, block, policy, how)]
     else:
         found = _of_parts(facts, chosen, policy)
     if not found:
@@ -141,14 +142,36 @@ def regions(facts: StepFacts, which: str, needed: bool = False) -> list[Recomput
     return found
 
 
-def _by_policy(facts: StepFacts, block: list[int], policy: str, needed: bool) -> list[list[int]]:
+def _by_policy(facts: StepFacts, block: list[int], policy: str, how: str) -> list[list[int]]:
     if policy == "full":
-        rows = _needed_within(facts, block, block) if needed else block
+        rows = block if how == "block" else _needed_within(facts, block, block)
     elif policy == "projections":
         rows = _needed_within(facts, block, _after_projections(facts, block))
     else:
         rows = _cheap(facts, block, policy == "operators")
+        if how == NEEDED_AND_SAVED and rows:
+            rows = sorted({*rows, *_of_saved(facts, block, rows)})
     return [rows] if rows else []
+
+
+def _of_saved(facts: StepFacts, block: list[int], again: list[int]) -> list[int]:
+    """Views of saved products that the backward does not read: looked at again, they stay until then.
+
+    PyTorch's selective checkpoint takes what it saved from its cache while a block runs again, and frees it after that
+    (``torch/utils/checkpoint.py``, ``_CachingTorchDispatchMode``).
+    """
+    saved = {
+        facts.storage[v]
+        for row in block if facts.kinds[row] in _PRODUCTS and row not in again
+        for v in facts.outputs[row]
+    }  # fmt: skip
+    unread = {where for where in saved if where not in facts.touched_by and where not in facts.lasting}
+    first: dict[int, int] = {}
+    for row in block:
+        where = facts.storage[facts.inputs[row][0]] if facts.view[row] and facts.inputs[row] else -1
+        if where in unread and row not in again:
+            first.setdefault(where, row)
+    return list(first.values())
 
 
 def _after_projections(facts: StepFacts, block: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The same step at another batch size or sequence length, or with its vocabulary padded.
+"""The same step at another batch size or sequence length, with its vocabulary padded, or heads of keys copied.
 
 Only what depends on the batch changes: activations, their gradients and the work on them.  Weights, their
 gradients, optimizer states and the optimizer's work do not.  Which dimensions follow the batch is a fact of the
@@ -19,10 +19,10 @@ from triosim.core.caching import kept
 from triosim.core.columns import Ragged, distinct
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.trace.builder import MOST_BITS
-from triosim.trace.calls import count_work
+from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.repeated import ROOM
 from triosim.trace.symbols import batch_seeds, propagate_symbol
-from triosim.trace.tables import BATCH, GUESSES, SYMBOLS, UNDECIDED, Phase, Trace
+from triosim.trace.tables import BATCH, GUESSES, JOINED_HEADS, KEY_HEADS, SYMBOLS, UNDECIDED, Phase, Trace
 
 
 def of_batch(trace: Trace, samples: int) -> Trace:
@@ -258,6 +258,72 @@ def padded_vocabulary(trace: Trace, ranks: int) -> Trace:
         "Megatron-LM does (--make-vocab-size-divisible-by)"
     )
     return replace(rescale(trace, vocabulary=padded), meta=replace(trace.meta, notes=(*trace.meta.notes, note)))
+
+
+REPEATS, SPLITS = "aten::repeat_interleave", "aten::split_with_sizes"
+
+
+def with_copied_key_heads(trace: Trace, ranks: int) -> Trace:
+    """The trace with as many heads of keys and values as ranks, where they are fewer and each is copied to some.
+
+    vLLM, NeuronX Distributed (``kv_size_multiplier``) and NeMo's converters give each rank a head of its own so.
+    Returned as it is where :func:`key_head_copies` is 1.
+    """
+    copies = key_head_copies(trace, ranks)
+    if copies == 1:
+        return trace
+    queries, keys = attention_heads(trace) or (1, 1)
+    note = f"tp {ranks}: each of the {keys} heads of keys and values is on {copies} ranks, which add up its gradients"
+    scales = [(KEY_HEADS, ranks, keys), (JOINED_HEADS, queries + 2 * ranks, queries + 2 * keys)]
+    made = _scaled(trace, scales)
+    shapes, operators, symbols = made.values.shape.lists(), made.operators, trace.values.symbols.lists()
+    for shape, bits in zip(shapes, symbols, strict=True):
+        if len(shape) == 5 and bits[1] & KEY_HEADS and shape[2] == queries // keys:
+            shape[2] = queries // ranks  # of those that a head was repeated to
+    made = replace(made, values=replace(made.values, shape=Ragged.of(shapes)))
+    args = list(operators.args)
+    for row, (reads, writes) in enumerate(zip(operators.inputs.lists(), operators.outputs.lists(), strict=True)):
+        name = operators.name[row]
+        if name == SPLITS and sum(shapes[v][-1] for v in writes) == shapes[reads[0]][-1]:
+            args[row] = with_arguments(args[row], split_sizes=[shapes[v][-1] for v in writes])
+        elif name == REPEATS and shapes[reads[0]][1:2] == [ranks] and shapes[writes[0]][1:2] == [queries]:
+            args[row] = with_arguments(args[row], repeats=queries // ranks)
+    meta = replace(trace.meta, notes=(*trace.meta.notes, note))
+    return count_work(replace(made, operators=replace(operators, args=tuple(args)), meta=meta))
+
+
+def key_head_copies(trace: Trace, ranks: int) -> int:
+    """Ranks that have each head of keys and values, 1 where heads are divided, or not known to be fewer."""
+    heads = attention_heads(trace)
+    if heads is None or ranks <= heads[1] or ranks % heads[1] or heads[0] % ranks:
+        return 1
+    return ranks // heads[1]
+
+
+@kept(64)
+def attention_heads(trace: Trace) -> tuple[int, int] | None:
+    """Heads of queries and of keys, where they are the same in all attentions that have fewer of keys."""
+    values, calls = trace.values, calls_of(trace)
+    grouped = values.shape.values[(values.symbols.values & KEY_HEADS) != 0]
+    queries = set[int]()
+    for row, groups in enumerate(_read_groups(trace)) if len(grouped) else ():
+        call = calls[row]
+        if call.kind == "attention" and not call.backward and (read := call.shape("query")) and len(read) > 2:
+            queries.add(read[-3])
+        elif groups and call.full_name == REPEATS and len(call.outputs[0]) == 4:
+            queries.add(call.outputs[0][1])
+    if len(queries) != 1:
+        return None
+    fewest = int(grouped.min())
+    return (queries.pop(), fewest) if not np.any(grouped % fewest) else None
+
+
+def _read_groups(trace: Trace) -> list[bool]:
+    """Whether the first that an operator reads has a dimension of heads of keys."""
+    values, inputs = trace.values, trace.operators.inputs
+    marked = np.zeros(len(values) + 1, bool)
+    marked[values.symbols.rows()[(values.symbols.values & KEY_HEADS) != 0]] = True
+    return [bool(len(reads)) and bool(marked[reads[0]]) for reads in inputs.lists()]
 
 
 def grown(recorded: Trace, scaled: Trace) -> NDArray[np.bool_]:

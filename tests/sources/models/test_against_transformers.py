@@ -345,6 +345,37 @@ CASES |= {
          "mup_enabled": True},
     ),
 }  # fmt: skip
+GEMMA4 = {
+    **WINDOWED, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 2, "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
+LATENT = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
+CASES |= {
+    "bitnet": ("bitnet", {**LLAMA, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "minicpm3": ("minicpm3", {**LLAMA, **LATENT}),
+    "minicpm3, no rank of queries": ("minicpm3", {**LLAMA, **LATENT, "q_lora_rank": None, "v_head_dim": 24}),
+    "mellum, listed windows": (
+        "mellum",
+        {**WINDOWED, **SMALL_EXPERTS, "head_dim": 16, "num_key_value_heads": 2,
+         "mlp_layer_types": ["dense", "sparse", "sparse", "dense"]},
+    ),
+    "hy_v3": (
+        "hy_v3", {**LLAMA, **SMALL_EXPERTS, "head_dim": 16, "num_key_value_heads": 2, "num_shared_experts": 2}
+    ),
+    "hy_v3, added in their type": (
+        "hy_v3", {**LLAMA, **SMALL_EXPERTS, "head_dim": 16, "enable_moe_fp32_combine": False}
+    ),
+    "gemma4": ("gemma4_text", GEMMA4),
+    "gemma4, keys for values": (
+        "gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    ),
+    "mimo_v2_flash": (
+        "mimo_v2_flash",
+        {**LLAMA, "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 16,
+         "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "sliding_window": 8,
+         "n_group": 4, "topk_group": 2, "layer_types": ["full_attention", *["sliding_attention"] * 3]},
+    ),
+}  # fmt: skip
 APART = {
     "afmoe, listed windows",
     "apertus",
@@ -404,6 +435,9 @@ APART = {
     "bloom",
     "gptj",
     "youtu",
+    "minicpm3",
+    "minicpm3, no rank of queries",
+    "mimo_v2_flash",
 }
 """Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
 place, or runs attention or a scan in pieces."""

@@ -12,6 +12,9 @@ Gradients of parameters are sums over ``dp`` and ``cp``, reduced and sharded alo
 * ``usp``: both, all-to-alls among ``cp_ulysses`` neighbours and a ring through the others
   (:mod:`triosim.partition.unified_attention`).
 
+Steps that read no sequences, as those of diffusion transformers, are cut along the tokens of their images and prompts
+(:mod:`triosim.partition.token_axes`); their attention is not causal, so parts need not be dealt out in pairs.
+
 Layers that pass a state along the sequence are scanned by heads in each of these
 (:mod:`triosim.partition.scans_by_heads`).
 
@@ -21,6 +24,7 @@ Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -40,6 +44,7 @@ from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.scans_by_heads import ALONG_SEQUENCE, exchanged_scans, rows_by_heads
 from triosim.partition.step import Step
+from triosim.partition.token_axes import follow_tokens, forward_attentions, query_parts, tokens_of
 from triosim.partition.ulysses import exchanged
 from triosim.partition.unified_attention import exchanged_and_passed_round
 from triosim.trace.calls import calls_of, count_work, with_arguments
@@ -100,32 +105,22 @@ class Context(Rule):
         Raises:
             PlanError: the sequence is not known or does not divide.
         """
-        name, length = facts.trace.meta.workload or "the trace", facts.trace.meta.sequence_length
-        seeds = sequence_of(facts, length) if length else {}
-        if not length and facts.trace.meta.made_by == "triosim.model":
-            raise PlanError(f"context: {name} reads no sequences of tokens, which --cp divides: leave it out")
-        if not length or not seeds:
-            raise PlanError(
-                f"context: which dimension of {name} is the sequence is not known: record it with its sequence_length, "
-                "or name a model and give --seq-len"
-            )
-        parts = 1 if self.cp_style == "ulysses" else 2
-        if length % (parts * placing.size):
-            unit = parts * placing.size
-            near = " or ".join(str(n) for n in (length // unit * unit, -(-length // unit) * unit) if n)
-            each = "a part" if parts == 1 else "two parts"
-            raise PlanError(
-                f"context: sequence length {length} does not divide into {each} for each of cp {placing.size} ranks:"
-                f" nearest that do are {near}"
-            )
-        alone, own = routed(facts, next(iter(seeds.items())))
-        found = propagate_symbol(facts.trace, seeds, length).segments
+        length = facts.trace.meta.sequence_length
+        if length:
+            seeds = sequence_of(facts, length)
+            self._check_length(facts, seeds, length, placing.size)
+            found = propagate_symbol(facts.trace, seeds, length).segments
+        else:
+            seeds = tokens_of(facts)
+            found = follow_tokens(facts, seeds)
+            _check_tokens(facts, seeds, found, placing.size)
         resting = {
             value: shard
             for value, shards in enumerate(found)
             if shards and facts.category[value] not in PERSISTENT
             if (shard := next(iter(shards))).size % placing.size == 0
         }
+        alone, own = routed(facts, next(iter(seeds.items())))
         by_heads = rows_by_heads(facts)
         for row in by_heads:
             for value in facts.outputs[row]:
@@ -136,6 +131,20 @@ class Context(Rule):
             placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
             alone=alone, left=frozenset(facts.trace.weights().tolist()),
         )  # fmt: skip
+
+    def _check_length(self, facts: Facts, seeds: Mapping[int, Shard], length: int, size: int) -> None:
+        """Refuse a sequence that is not known or does not divide."""
+        if not seeds:
+            raise PlanError(_unknown(facts))
+        parts = 1 if self.cp_style == "ulysses" else 2
+        if length % (parts * size):
+            unit = parts * size
+            near = " or ".join(str(n) for n in (length // unit * unit, -(-length // unit) * unit) if n)
+            each = "a part" if parts == 1 else "two parts"
+            raise PlanError(
+                f"context: sequence length {length} does not divide into {each} for each of cp {size} ranks:"
+                f" nearest that do are {near}"
+            )
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
         """With attention by heads, by blocks, or one that knows that its queries are from all over the sequence.
@@ -164,6 +173,39 @@ class Context(Rule):
     def _ring(self, mesh: Mesh) -> int:
         """Ranks through which keys and values go round."""
         return {"ring": mesh.size("cp"), "usp": mesh.size("cp_ring")}.get(self.cp_style, 1)
+
+
+def _unknown(facts: Facts) -> str:
+    return (
+        f"context: which dimension of {facts.trace.meta.workload or 'the trace'} is the sequence is not known: record "
+        "it with its sequence_length, or name a model and give --seq-len"
+    )
+
+
+def _check_tokens(facts: Facts, seeds: Mapping[int, Shard], found: Sequence[tuple[Shard, ...]], size: int) -> None:
+    """Refuse a step without sequences whose attentions do not all have tokens that can be divided.
+
+    Raises:
+        PlanError: so it is.
+    """
+    name = facts.trace.meta.workload or "the trace"
+    parts = [query_parts(facts, row, found) for row in forward_attentions(facts)] if seeds else []
+    if not parts or not all(parts):
+        if facts.trace.meta.made_by != "triosim.model":
+            raise PlanError(_unknown(facts))
+        raise PlanError(
+            f"context: {name} reads no sequences of tokens, and no image whose rows or tokens all its attentions keep "
+            "apart, which --cp divides: leave it out"
+        )
+    for extent in (*(shard.size for shard in seeds.values()), *parts):
+        if extent % size:
+            fits = [
+                n for n in range(1, extent + 1) if all(e % n == 0 for e in (*(s.size for s in seeds.values()), *parts))
+            ]
+            raise PlanError(
+                f"context: {extent} tokens, or rows of them, of {name} do not divide by cp {size}: sizes that do are "
+                f"{', '.join(map(str, fits))}"
+            )
 
 
 @kept(8)

@@ -81,11 +81,11 @@ class AutocastLayers(ShapeLayers):
         """Type of what a norm of float32 gives: a fused kernel writes what the product that reads it takes."""
         return self.autocast if self._casts and self.kernels.fused else dtype
 
-    def cat(self, parts: Sequence[Tensor], dim: int) -> Tensor:
+    def cat(self, parts: Sequence[Tensor], dim: int, size: int | None = None) -> Tensor:
         """As of :class:`ShapeLayers`; parts of several types are copied to the widest first."""
         if self._casts and len({part.dtype for part in parts}) > 1:
             parts = [self.to(part, "float32") for part in parts]
-        return super().cat(parts, dim)
+        return super().cat(parts, dim, size)
 
     def give(self, tensor: Tensor, gradient: Tensor) -> None:
         """As of :class:`Tape`; autograd copies a gradient to the type of its tensor (``validate_outputs``)."""

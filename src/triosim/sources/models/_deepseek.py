@@ -23,6 +23,17 @@ from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
 
+def with_dense_first(table: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that lists dense blocks and behind them sparse ones, with their number in place of the list."""
+    kinds = table.get("mlp_layer_types")
+    if isinstance(kinds, list) and kinds:
+        first = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+        if kinds == ["dense"] * first + ["sparse"] * (len(kinds) - first):
+            rest = {key: value for key, value in table.items() if key != "mlp_layer_types"}
+            return {**rest, "first_k_dense_replace": first}
+    return table
+
+
 @dataclass(frozen=True)
 class DeepSeekExperts(LlamaLike):
     """Dense first blocks, routed experts beside shared ones, and blocks that predict further tokens."""
@@ -121,6 +132,10 @@ class LatentLlama(LlamaLike):
     qk_nope_head_dim: int = 128
     qk_rope_head_dim: int = 64
     v_head_dim: int = 128
+
+    def heads_problem(self) -> str:
+        turned = self.qk_rope_head_dim
+        return "" if turned % 2 == 0 else f"qk_rope_head_dim {turned} has no halves to rotate"
 
     @property
     def rotaries(self) -> tuple[Rotary, ...]:

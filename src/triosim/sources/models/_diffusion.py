@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from triosim.core.errors import InputError
+from triosim.sources.models._broadcast import plus, times_each
 from triosim.sources.models._family import PIXELS
 from triosim.sources.models._net import Net
-from triosim.sources.models._tape import Shape, Tensor
+from triosim.sources.models._tape import Tensor
 from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
@@ -81,60 +82,6 @@ def modulated(net: Net, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """``x`` [batch, tokens, width] x (1 + scale) + shift, of vectors [batch, width]."""
     scale = net.shifted(net.unsqueeze(scale, 1))
     return plus(net, times_each(net, x, scale), net.unsqueeze(shift, 1))
-
-
-def times_each(net: Net, a: Tensor, b: Tensor) -> Tensor:
-    """a x b, dimensions of one repeated in either."""
-    y = net.tensor(_shape(a, b), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
-    row = net.operator("aten::mul", ("self", "other"), (a, b), (y,))
-
-    def rule(g: Tensor) -> None:
-        found = [(x, _product(net, g, other)) for x, other in ((b, a), (a, b)) if x.needs_grad]
-        for x, gradient in reversed(found):
-            net.give(x, _summed(net, gradient, x))
-
-    net.derivative(row, (y,), rule)
-    return y
-
-
-def plus(net: Net, a: Tensor, b: Tensor) -> Tensor:
-    """a + b, dimensions of one, or that are not there, repeated in ``b``."""
-    y = net.tensor(_shape(a, b), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
-    row = net.operator("aten::add", ("self", "other"), (a, b), (y,))
-
-    def rule(g: Tensor) -> None:
-        for x in (a, b):
-            if x.needs_grad:
-                net.give(x, _summed(net, g, x))
-
-    net.derivative(row, (y,), rule)
-    return y
-
-
-def _shape(a: Tensor, b: Tensor) -> Shape:
-    """Of what two tensors make together; ``b`` may have fewer dimensions."""
-    return tuple(m if n == 1 else n for m, n in zip(a.shape, _padded(b, a), strict=True))
-
-
-def _padded(x: Tensor, like: Tensor) -> Shape:
-    return (*(1,) * (len(like.shape) - len(x.shape)), *x.shape)
-
-
-def _product(net: Net, a: Tensor, b: Tensor) -> Tensor:
-    y = net.tensor(_shape(a, b), a.dtype)
-    net.operator("aten::mul", ("self", "other"), (a, b), (y,))
-    return y
-
-
-def _summed(net: Net, g: Tensor, x: Tensor) -> Tensor:
-    """A gradient summed over the dimensions in which ``x`` was repeated."""
-    kept = _padded(x, g)
-    dims = [at for at, (n, m) in enumerate(zip(g.shape, kept, strict=True)) if m == 1 and n != 1]
-    if not dims:
-        return g
-    y = net.tensor(kept, g.dtype)
-    net.operator("aten::sum", ("self",), (g,), (y,), {"dim": dims, "keepdim": True})
-    return y if len(kept) == len(x.shape) else net.view(y, x.shape)
 
 
 def group_norm(net: Net, name: str, x: Tensor, groups: int, strided_gradient: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from triosim.sources.models._broadcast import times_each
 from triosim.sources.models._tape import Tensor
 from triosim.trace.tables import Category
 
@@ -63,7 +64,7 @@ def with_magnitude(
             base = net.tensor(y.shape, y.dtype, needs_grad=y.needs_grad)
             row = net.operator("aten::sub", ("self", "other"), (y, bias), (base,))
             net.derivative(row, (base,), lambda g: net.give(y, g))
-        return net.add(y, net.add(_rows_scaled(net, less, base), net.scaled(_rows_scaled(net, scale, added))))
+        return net.add(y, net.add(times_each(net, less, base), net.scaled(times_each(net, scale, added))))
 
 
 def _less_one(net: ProductLayers, x: Tensor) -> Tensor:
@@ -82,26 +83,6 @@ def _over(net: ProductLayers, magnitude: Tensor, norm: Tensor) -> Tensor:
         over = net.tensor(g.shape, g.dtype)
         net.operator("aten::div", ("self", "other"), (g, norm), (over,))
         net.give(magnitude, over)
-
-    net.derivative(row, (made,), rule)
-    return made
-
-
-def _rows_scaled(net: ProductLayers, scale: Tensor, x: Tensor) -> Tensor:
-    """``x`` [..., outputs] times ``scale`` [1, outputs]."""
-    made = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad or scale.needs_grad)
-    row = net.operator("aten::mul", ("self", "other"), (scale, x), (made,))
-
-    def rule(g: Tensor) -> None:
-        dx = net.mul(g, scale) if x.needs_grad else None
-        if scale.needs_grad:
-            parts = net.mul(g, x)
-            ones = len(x.shape) - 1
-            total = net.tensor((*(1,) * ones, scale.shape[-1]), x.dtype)
-            net.operator("aten::sum", ("self",), (parts,), (total,), {"dim": list(range(ones)), "keepdim": True})
-            net.give(scale, net.view(total, scale.shape))
-        if dx is not None:
-            net.give(x, dx)
 
     net.derivative(row, (made,), rule)
     return made

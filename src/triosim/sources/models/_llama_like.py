@@ -50,9 +50,12 @@ class LlamaLike(Decoder):
         return self.layer_types[layer] == kind if self.layer_types else usual
 
     def problem(self) -> str:
+        return listed_for_each(self, "layer_types") or self.heads_problem()
+
+    def heads_problem(self) -> str:
+        """What is wrong with the sizes of heads."""
         return (
-            listed_for_each(self, "layer_types")
-            or ("" if self.head_dim else divides(self, "num_attention_heads", "hidden_size"))
+            ("" if self.head_dim else divides(self, "num_attention_heads", "hidden_size"))
             or divides(self, "num_key_value_heads", "num_attention_heads")
             or ("" if self.head_size % 2 == 0 else f"a head of {self.head_size} has no halves to rotate")
         )

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net
-from triosim.sources.models._tape import Tensor
+from triosim.sources.models._tape import Dim, Tensor
 from triosim.sources.models._weights import Weights
+from triosim.trace.tables import JOINED_HEADS, KEY_HEADS
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine of every position and frequency, [1, sequence, rotated] each."""
@@ -113,17 +114,18 @@ def rotate(
     """
     size, turned = heads[0].shape[3], cos.shape[-1]
     if turned == size and not cut:
-        q, k = (_rotated(net, x, cos, sin) for x in heads)
+        q, k = (rotated(net, x, cos, sin) for x in heads)
         return net.to(q, heads[0].dtype), net.to(k, heads[1].dtype)
     parts = [(net.slice(x, 3, 0, turned) if turned < size else x, net.slice(x, 3, turned, size)) for x in heads]
     if cut:  # one after the other; what is passed on may be nothing
-        q, k = (net.cat((_rotated(net, first, cos, sin), rest), 3) for first, rest in parts)
+        q, k = (net.cat((rotated(net, first, cos, sin), rest), 3) for first, rest in parts)
         return q, k
-    q, k = (_rotated(net, first, cos, sin) for first, _ in parts)
+    q, k = (rotated(net, first, cos, sin) for first, _ in parts)
     return net.cat((q, parts[0][1]), 3), net.cat((k, parts[1][1]), 3)
 
 
-def _rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """All dimensions of heads turned, as :func:`rotate` does."""
     if net.kernels.fused:
         return net.rotary(x, cos, sin)
     size = x.shape[3]
@@ -185,8 +187,24 @@ class SelfAttention:
     clamped: bool = False
 
     @property
+    def _heads_of(self) -> dict[str, int]:
+        groups = Dim(self.groups, KEY_HEADS) if self.groups < self.heads else self.groups
+        return {"q": self.heads, "k": groups, "v": groups}
+
+    @property
     def _widths(self) -> dict[str, int]:
-        return {"q": self.heads * self.size, "k": self.groups * self.size, "v": self.groups * self.size}
+        return {part: heads * self.size for part, heads in self._heads_of.items()}
+
+    @property
+    def _found(self) -> int:
+        """Width of what all heads find together."""
+        return self.heads * self.size
+
+    @property
+    def _width(self) -> int:
+        """Of queries, keys and values made by one product."""
+        whole = sum(self._widths.values())
+        return Dim(whole, JOINED_HEADS) if self.groups < self.heads else whole
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
@@ -194,14 +212,14 @@ class SelfAttention:
         if self.sinks:
             w.add(f"{at}.sinks", self.heads)
         if self.last_first:
-            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+            w.linear(f"{at}.{self.last}", self._found, self.width, bias=self.last_bias)
         if len(self.names) == 1:
-            w.linear(f"{at}.{self.names[0]}", self.width, sum(widths.values()), bias=self.bias)
+            w.linear(f"{at}.{self.names[0]}", self.width, self._width, bias=self.bias)
         else:
             for name in self.names:
                 w.linear(f"{at}.{name}", self.width, widths[name[0]], bias=self.bias)
         if not self.last_first:
-            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+            w.linear(f"{at}.{self.last}", self._found, self.width, bias=self.last_bias)
         if self.norm:
             for part, name in zip("qk", self.norms, strict=True):
                 whole = self.norm.width != self.size
@@ -215,13 +233,17 @@ class SelfAttention:
             q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
         if self.norm and self.rotated_first:
             q, k = (net.rms_norm(name, y, self.norm.kind) for name, y in zip(self.norms, (q, k), strict=True))
+        return self.found(net, x, q, k, v)
+
+    def found(self, net: Net, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What queries find among keys and values of ``x``, all [batch, heads, tokens, size]."""
         if self.unfused and net.kernels.attention in ("auto", "unfused"):
             from triosim.sources.models._unfused import unfused_attention
 
             y = unfused_attention(net, q, k, v, self.dropout, net.kernels.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
-        y = self.last_product(net, x, net.view(y, (*x.shape[:2], self.heads * self.size)))
+        y = self.last_product(net, x, net.view(y, (*x.shape[:2], self._found)))
         return net.dropout(y, self.last_dropout)
 
     def last_product(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
@@ -247,7 +269,7 @@ class SelfAttention:
     def _heads(self, net: Net, name: str, x: Tensor) -> Tensor:
         """Queries, keys or values, [batch, heads, tokens, size]."""
         part, y = name[0], net.linear(name, x)
-        shape = (*x.shape[:2], self._widths[part] // self.size, self.size)
+        shape = (*x.shape[:2], self._heads_of[part], self.size)
         norm = self.norm if part != "v" and not (self.norm_last or self.rotated_first) else None
         if self.scaled and part == "q":
             y = net.scaled(y)
@@ -275,7 +297,7 @@ class SelfAttention:
             parts = [net.slice(y, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
         else:
             parts = net.split(y, widths)
-        heads = [net.view(p, (*shape, p.shape[-1] // self.size, self.size)) for p in parts]
+        heads = [net.view(y, (*shape, self._heads_of[part], self.size)) for part, y in zip("qkv", parts, strict=True)]
         if self.norm and not self.rotated_first:
             for at, name in enumerate(self.norms):
                 heads[at] = net.rms_norm(name, heads[at], self.norm.kind)

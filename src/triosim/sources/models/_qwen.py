@@ -35,14 +35,11 @@ class DenseQwen(QwenLike):
 
 
 @dataclass(frozen=True)
-class QwenExperts(LlamaLike):
-    """Whose blocks have experts, all of them or every n-th but for some that are dense."""
+class SoftmaxExperts(LlamaLike):
+    """With experts that a softmax over all of them chooses, whose weights are cast to the type of the tokens."""
 
     num_experts: int = 128
     num_experts_per_tok: int = 8
-    moe_intermediate_size: int = 768
-    decoder_sparse_step: int = 1
-    mlp_only_layers: Blocks = ()
     norm_topk_prob: bool = False
 
     def problem(self) -> str:
@@ -54,6 +51,15 @@ class QwenExperts(LlamaLike):
             self.hidden_size, self.num_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
             normalised=self.norm_topk_prob, rounded=True,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QwenExperts(SoftmaxExperts):
+    """In all blocks, or every n-th but for some that are dense."""
+
+    moe_intermediate_size: int = 768
+    decoder_sparse_step: int = 1
+    mlp_only_layers: Blocks = ()
 
     def experts(self) -> Experts:
         """The feed-forward part of a block that has them."""

@@ -130,14 +130,15 @@ class ShapeLayers(ModelCall):
         parts = [self.alias(x, shape, at) for shape, at in zip(shapes, starts, strict=True)]
         args = {"split_sizes": list(sizes), "dim": dim}
         row = self.operator("aten::split_with_sizes", ("self",), (x,), parts, args, view=True)
-        self.derivative(row, parts, lambda *gradients: self.give(x, self.cat(gradients, dim)))
+        self.derivative(row, parts, lambda *gradients: self.give(x, self.cat(gradients, dim, x.shape[dim])))
         return parts
 
-    def cat(self, parts: Sequence[Tensor], dim: int) -> Tensor:
-        """Tensors put one behind the other along one dimension, in the widest of their types."""
+    def cat(self, parts: Sequence[Tensor], dim: int, size: int | None = None) -> Tensor:
+        """Tensors put one behind the other along one dimension, in the widest of their types; ``size`` says what that
+        dimension follows."""
         parts = tuple(parts)  # the caller's list may grow before the derivative is taken
         first = parts[0]
-        size = sum(p.shape[dim] for p in parts)
+        size = sum(p.shape[dim] for p in parts) if size is None else size
         shape = (*first.shape[:dim], size, *first.shape[dim + 1 :])
         dtype = "float32" if any(p.dtype == "float32" for p in parts) else first.dtype
         y = self.tensor(shape, dtype, needs_grad=any(p.needs_grad for p in parts))

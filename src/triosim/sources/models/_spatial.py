@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from triosim.core.dataclass import dataclass
-from triosim.sources.models._diffusion import group_norm, plus
+from triosim.sources.models._broadcast import plus
+from triosim.sources.models._diffusion import group_norm
 from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._weights import Weights

@@ -6,6 +6,7 @@ numbers b and e: nine kernels on what goes through it, of which five results sta
 
 from __future__ import annotations
 
+from triosim.sources.models._broadcast import times_each
 from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._weights import Weights
@@ -24,27 +25,9 @@ def xielu(net: Net, x: Tensor) -> Tensor:
         down = net.shifted(down)
         positive = net.tensor(x.shape, "bool")
         net.operator("aten::gt", ("self",), (x,), (positive,))
-        above = net.add(net.mul(_times(net, x, up), x), net.scaled(x))
-        below = net.add(_times(net, _difference(net, _expm1(net, _least(net, x)), x), down), net.scaled(x))
+        above = net.add(net.mul(times_each(net, x, up), x), net.scaled(x))
+        below = net.add(times_each(net, _difference(net, _expm1(net, _least(net, x)), x), down), net.scaled(x))
         return _where(net, positive, above, below)
-
-
-def _times(net: Net, x: Tensor, by: Tensor) -> Tensor:
-    """``x`` times a parameter [1]."""
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad or by.needs_grad)
-    row = net.operator("aten::mul", ("self", "other"), (x, by), (y,))
-
-    def rule(g: Tensor) -> None:
-        parts = net.mul(g, x) if by.needs_grad else None
-        if x.needs_grad:
-            net.give(x, net.mul(g, by))
-        if parts is not None:
-            total = net.tensor((1,) * len(x.shape), x.dtype)
-            net.operator("aten::sum", ("self",), (parts,), (total,), {"dim": [*range(len(x.shape))], "keepdim": True})
-            net.give(by, net.view(total, by.shape))
-
-    net.derivative(row, (y,), rule)
-    return y
 
 
 def _least(net: Net, x: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._diffusion import check_positions, modulated, plus, sinusoids, times, times_each
+from triosim.sources.models._broadcast import plus, times_each
+from triosim.sources.models._diffusion import check_positions, modulated, sinusoids, times
 from triosim.sources.models._family import Noise, divides
 from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net

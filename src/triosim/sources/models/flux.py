@@ -13,7 +13,8 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
-from triosim.sources.models._diffusion import embedded, modulated, plus, sinusoids, times_each, turned, turns_of
+from triosim.sources.models._broadcast import plus, times_each
+from triosim.sources.models._diffusion import embedded, modulated, sinusoids, turned, turns_of
 from triosim.sources.models._family import PIXELS, Noise
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward

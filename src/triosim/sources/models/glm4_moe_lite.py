@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._deepseek import LatentLlama, SigmoidExperts
+from triosim.sources.models._deepseek import LatentLlama, SigmoidExperts, with_dense_first
 
 
 @registered
@@ -28,10 +28,4 @@ class GLM4MoELite(LatentLlama, SigmoidExperts):
 
     @classmethod
     def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
-        kinds = table.get("mlp_layer_types")
-        if isinstance(kinds, list) and "sparse" in kinds:
-            first = kinds.index("sparse")
-            if kinds == ["dense"] * first + ["sparse"] * (len(kinds) - first):
-                rest = {key: value for key, value in table.items() if key != "mlp_layer_types"}
-                return {**rest, "first_k_dense_replace": first}
-        return table
+        return with_dense_first(table)

@@ -8,33 +8,21 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._experts import ExpertRouter, Experts
-from triosim.sources.models._llama_like import LlamaLike
+from triosim.sources.models._experts import Experts
 from triosim.sources.models._parts import Norm, SelfAttention
+from triosim.sources.models._qwen import SoftmaxExperts
 
 
 @registered
 @dataclass(frozen=True)
-class OLMoE(LlamaLike):
+class OLMoE(SoftmaxExperts):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     num_experts: int = 64
-    num_experts_per_tok: int = 8
-    norm_topk_prob: bool = False
 
     layout: ClassVar = Layout("Olmoe")
     model_types: ClassVar = ("olmoe",)
     fixed: ClassVar = {"attention_bias": False, "hidden_act": "silu", "clip_qkv": None}
-
-    def problem(self) -> str:
-        return super().problem() or self._router.problem()
-
-    @property
-    def _router(self) -> ExpertRouter:
-        return ExpertRouter(
-            self.hidden_size, self.num_experts, self.num_experts_per_tok, f"{self.layout.kind}TopKRouter",
-            normalised=self.norm_topk_prob, rounded=True,
-        )  # fmt: skip
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(

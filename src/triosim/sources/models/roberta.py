@@ -29,7 +29,7 @@ class RoBERTa(BERTLike):
     type_vocab_size: int = 1
 
     kind: ClassVar = "Roberta"
-    model_types: ClassVar = ("roberta", "xlm-roberta")
+    model_types: ClassVar = ("roberta", "xlm-roberta", "camembert")
 
     @property
     def longest(self) -> int:
