@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from typing import Protocol, TextIO
 
 from triosim.core.errors import printable
@@ -43,8 +44,8 @@ class TextConsole:
 
     @property
     def file(self) -> TextIO:
-        """Where it writes."""
-        return self._file or sys.stdout
+        """Where it writes; nowhere if standard output was closed before the process began."""
+        return self._file or sys.stdout or StringIO()
 
     @property
     def encoding(self) -> str:
