@@ -279,14 +279,17 @@ def import_numpy() -> None:
     written in C, which would take another fifth and which nobody reads in a command.
     """
     setting = "OPENBLAS_NUM_THREADS"
-    if "numpy" in sys.modules or setting in os.environ:
+    if "numpy" in sys.modules:
         return
-    os.environ[setting] = "1"
+    own = setting not in os.environ
+    os.environ.setdefault(setting, "1")
     sys.modules[NUMPYS_DOCSTRINGS] = ModuleType(NUMPYS_DOCSTRINGS)
     try:
         import numpy  # noqa: F401
     finally:
-        del os.environ[setting], sys.modules[NUMPYS_DOCSTRINGS]
+        del sys.modules[NUMPYS_DOCSTRINGS]
+        if own:
+            del os.environ[setting]
 
 
 def _show(error: Exception) -> None:
