@@ -41,10 +41,6 @@ public:
         const nb::object most = policy_.attr("max_tokens");
         if (!most.is_none()) most_ = whole(most);
     }
-    AskedReplica(AskedReplica&&) = default;
-    ~AskedReplica() {
-        own_.each([](std::int64_t, Request* request) { forget(*request); });
-    }
 
     Samples gaps;
     nb::object python;
@@ -57,6 +53,8 @@ public:
                              .release()
                              .ptr();
     }
+
+    static void forget(Request& request) { Py_CLEAR(request.python); }
 
     std::int64_t match(const Request& request) const { return whole(match_(object(request))); }
 
@@ -167,7 +165,6 @@ private:
         return !found;
     }
     static nb::handle object(const Request& request) { return request.python; }
-    static void forget(Request& request) { Py_CLEAR(request.python); }
 
     void see() {
         for (const nb::object& request : coming_) queue_(request);
@@ -283,7 +280,7 @@ private:
     std::vector<nb::object> coming_;
     std::vector<std::pair<nb::object, std::int64_t>> batch_;
     Shape shape_;
-    KeyTable<Request*> own_;  // by row
+    KeyTable<Request*> own_;  // by row; the fleet's, which goes before its replicas
 };
 
 }  // namespace triosim::serving

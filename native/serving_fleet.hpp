@@ -210,6 +210,14 @@ class Fleet {
 public:
     Fleet(std::vector<AnyReplica>& replicas, const Routing& routing, const BlockKeys& keys, Outcome& out)
         : replicas_(replicas), routing_(routing), keys_(keys), out_(out) {}
+    Fleet(const Fleet&) = delete;
+    Fleet& operator=(const Fleet&) = delete;
+    // A run that ends before all requests have leaves objects of Python's with them.
+    ~Fleet() {
+        if constexpr (requires(Request& request) { AnyReplica::forget(request); }) {
+            for (Request& request : requests_) AnyReplica::forget(request);
+        }
+    }
 
     // Columns of the requests: see triosim.serving.requests.RequestTable.  Told now and then how many have arrived.
     void play(

@@ -148,8 +148,7 @@ def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...
 
 @functools.lru_cache(maxsize=64)
 def _family(name: str) -> str:
-    known = {row["name"]: row["family"] for row in catalog.link_rows()}
-    return known.get(name, "")
+    return catalog.link_families().get(name, "")
 
 
 def _hub(system: System, routes: Ragged) -> int:

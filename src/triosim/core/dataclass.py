@@ -179,6 +179,9 @@ class _Slot(NamedTuple):
     repr: bool = True
 
 
+_read = operator.attrgetter(*_Slot._fields)
+
+
 def _fields(cls: type) -> list[_Slot]:
     """Fields in the order in which they are defined, those of bases first."""
     found: dict[str, _Slot] = {}
@@ -191,7 +194,7 @@ def _fields(cls: type) -> list[_Slot]:
                     found[name] = _Slot(name, kind, own.get(name, dataclasses.MISSING))
         elif fields is not None:
             for field in dataclasses.fields(base):
-                found[field.name] = _Slot(*[getattr(field, known) for known in _Slot._fields])
+                found[field.name] = _Slot._make(_read(field))
     return list(found.values())
 
 

@@ -280,9 +280,9 @@ def _directory_bytes(file: IO[bytes]) -> int:
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrtu])')
+_BAD_ESCAPE = r'\\(?!["\\/bfnrtu])'
 _HALF = r"\\u[dD]{}[0-9a-fA-F]{{2}}"
-_HALVES = re.compile(
+_HALVES = (
     _HALF.format("[89aAbB]") + r"(?!" + _HALF.format("[c-fC-F]") + r")|"
     r"(?<!\\u[dD][89aAbB][0-9a-fA-F]{2})" + _HALF.format("[c-fC-F]")
 )
@@ -305,7 +305,7 @@ def parse_json(
     """
     check_memory(_json_memory(source), f"{where}, read as JSON,", "give a part of it")
     if "\\ud" in source or "\\uD" in source:
-        source = _HALVES.sub(r"\\ufffd", source)
+        source = re.sub(_HALVES, r"\\ufffd", source)
     options: dict[str, Any] = {"parse_float": parse_float, "strict": not lenient}
     if not lenient:
         options |= {"parse_constant": _no_number, "object_pairs_hook": _unique}
@@ -315,7 +315,7 @@ def parse_json(
         except json.JSONDecodeError as error:
             if not lenient or "escape" not in error.msg:
                 raise
-            return json.loads(_BAD_ESCAPE.sub(r"\\\\", source), **options)
+            return json.loads(re.sub(_BAD_ESCAPE, r"\\\\", source), **options)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         end = "it ends too early" if error.pos >= len(source.rstrip()) - 1 else error.msg

@@ -17,9 +17,7 @@ from triosim.partition.mesh import Mesh, RankDigit
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rule_checks import checked_mesh, checked_replication, checked_step
-from triosim.partition.rules.by_module import ByModule
 from triosim.partition.rules.ddp import Ddp
-from triosim.partition.rules.zero import Zero
 from triosim.partition.step import Step
 from triosim.plan import Plan, divisors, micro_batch_conflict, micro_batch_size_conflict
 from triosim.trace.tables import Trace
@@ -197,6 +195,8 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
         InputError: a rule does not exist, or none takes an option that is given.
     """
     if plan.tp_plan is not None:
+        from triosim.partition.rules.by_module import ByModule
+
         rules: list[Rule] = [ByModule(plan.tp_plan)]
     else:
         rules = [RULES.get(plan.tp_style)()]
@@ -204,6 +204,8 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
             rules.append(RULES.get("vocabulary")())
     rules.append(_buckets(plan))
     if plan.zero != 0:
+        from triosim.partition.rules.zero import Zero
+
         rules.append(Zero(plan.zero, plan.stack is not None and plan.stack.whole_parameters))
     if plan.dp_style == "dataparallel":
         from triosim.partition.rules.dataparallel import DataParallel

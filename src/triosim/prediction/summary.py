@@ -39,8 +39,7 @@ from triosim.prediction.metrics import (
 from triosim.prediction.played_run import RankTimeUse, Run, S, transfers
 from triosim.prediction.prepare import CompiledJob
 from triosim.prediction.result import Interval, Memory, Result, Throughput, Workload
-from triosim.prediction.timeline import CATEGORIES
-from triosim.prediction.timeline_of_run import timeline_of
+from triosim.prediction.timeline import CATEGORIES, Timeline
 from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
 from triosim.trace.calls import attention_kernels
@@ -111,11 +110,16 @@ class Summary:
             make_energy=account.energy,
             make_cost=lambda energy, interval, varies: self._cost(energy, seconds, throughput, interval, varies),
             make_layers=lambda: layer_rows(run, trace, account),
-            make_timeline=lambda: timeline_of(
-                run, trace, self.of.system, self.of.assignment, self.of.footprints, account
-            ),
+            make_timeline=lambda: self._timeline(account),
             make_stats=self.stats,
         )
+
+    def _timeline(self, account: EnergyAccount) -> Timeline:
+        """What ran where and when."""
+        from triosim.prediction.timeline_of_run import timeline_of  # which few ask for
+
+        job = self.of
+        return timeline_of(self.run, job.step.trace, job.system, job.assignment, job.footprints, account)
 
     def _cost(
         self, energy: Energy, seconds: float, speed: Throughput, interval: tuple[float, float],

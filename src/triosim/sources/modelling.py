@@ -132,7 +132,7 @@ def _by_plain_name() -> Mapping[str, str]:
     return {_plain(name): name for name in presets()}
 
 
-_TUNED = re.compile(r"^meta-|-(?:instruct|chat|hf|it|base|pt|v\d(?:\.\d)?)(?=-|$)", re.IGNORECASE)
+_TUNED = r"(?i)^meta-|-(?:instruct|chat|hf|it|base|pt|v\d(?:\.\d)?)(?=-|$)"
 """What a hub's name says of a model beside its sizes: what its weights were trained for, and in which form they are."""
 
 
@@ -143,7 +143,7 @@ def preset(name: str) -> Preset | None:
     """
     owner, slash, own = name.rpartition("/")
     of_hub = slash and owner.strip(".~") and "/" not in owner
-    tries = (name, own, own.removesuffix("-uncased"), _TUNED.sub("", own)) if of_hub else (name,)
+    tries = (name, own, own.removesuffix("-uncased"), re.sub(_TUNED, "", own)) if of_hub else (name,)
     plain = _by_plain_name()
     return next((presets()[plain[_plain(one)]] for one in tries if _plain(one) in plain), None)
 

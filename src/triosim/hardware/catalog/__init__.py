@@ -223,6 +223,11 @@ def link_rows() -> list[dict[str, Any]]:
     return [asdict(facts) for facts in _links().values()]
 
 
+def link_families() -> dict[str, str]:
+    """The family of each link, by its name as the catalog spells it."""
+    return {name: facts.family for name, facts in _links().items()}
+
+
 def device_link(device: Accelerator) -> LinkFacts | None:
     """The scale-up link of a device with the device's own number of links, or None where it has none that is known."""
     if not device.link:
