@@ -413,7 +413,7 @@ class _PassContraction:
             self.written.append(row)
 
     def _send(self, chained: OperatorChainRun, mark: int, first: int, issues: int) -> None:
-        row = self.rows[mark - 1]
+        row = self.rows[mark - 1] if mark else -1  # of a part none of whose operators has a backward there is no row
         if row not in self.going:
             return
         late = max(chained.ended(self.job.issued_after.get(row, ())) - chained.at(mark - first), 0)
