@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,17 +84,39 @@ _STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
 _PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
 
 
-def divides_alike(workload: Trace, plan: Plan, mesh: JobMesh, placed: Replication) -> Hashable:
+class AlikeDivision(NamedTuple):
+    """What a micro-batch is divided by, whatever is divided among replicas.
+
+    Attributes:
+        workload: the step.
+        asked: the fields of the plan that say how.
+        micro_batch_size: samples.
+        several: whether there is more than one micro-batch.
+        axes: names of the axes of the mesh.
+        scattered: whether replicas have parts of gradients.
+    """
+
+    workload: Hashable
+    asked: Hashable
+    micro_batch_size: int
+    several: bool
+    axes: tuple[str, ...]
+    scattered: bool
+
+
+def divides_alike(workload: Trace, plan: Plan, mesh: JobMesh, placed: Replication) -> AlikeDivision:
     """Equal for plans that divide a micro-batch alike, whatever is divided among replicas."""
     asked = content({name: getattr(plan, name) for name in sorted(plan.given) if name not in OF_ITS_OWN})
     scattered = placed.weights and placed.ranks(mesh) > 1
     names = tuple(name for name, _ in mesh.axes)
-    return IdentityKey(workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
+    several = mesh.micro_batches > 1
+    return AlikeDivision(IdentityKey(workload), asked, mesh.micro_batch_size, several, names, scattered)
 
 
 def shared_step(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity, mesh: JobMesh, placed: Replication, alike: Hashable
-) -> SharedStep:
+    workload: Trace, system: System, plan: Plan, fidelity: Fidelity, mesh: JobMesh, placed: Replication,
+    alike: AlikeDivision,
+) -> SharedStep:  # fmt: skip
     """What a plan has in common with those that divide a micro-batch alike.
 
     Args:
@@ -112,7 +135,8 @@ def shared_step(
     key = (alike, IdentityKey(system), content(fidelity), plan.zero, placed.ranks(mesh) > 1, placed.elements)
     few = _FEW.get(key, lambda: _priced_few(with_fewer_blocks(workload), system, plan, fidelity))
     padding = _padding(few, mesh, placed, key)
-    return _STEPS.get((key, padding), lambda: _shared(few, plan, mesh, blocks))
+    structure = (alike._replace(micro_batch_size=0), *key[1:], padding)
+    return _STEPS.get((key, padding), lambda: _shared(few, plan, mesh, blocks, structure))
 
 
 def _shared_zero(plan: Plan, placed: Replication) -> int:
@@ -148,8 +172,8 @@ def _padding(few: PricedJob, mesh: JobMesh, placed: Replication, key: Hashable) 
     return _PADDINGS.get((key, shards, content(modules)), padded)
 
 
-def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int) -> SharedStep:
-    """What the plans on a mesh share of a priced job."""
+def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int, structure: Hashable) -> SharedStep:
+    """What the plans on a mesh share of a priced job; ``structure`` as of :class:`ChunkMemory`."""
     placed = replication(rules_of(plan, True), mesh)
     job = replace(few, plan=plan, mesh=mesh, step=sharded(few.share, mesh, placed))
     model = job.models[0]
@@ -157,4 +181,4 @@ def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int) -> SharedSte
     short = BlockStep(job.step, job.all_times[model].seconds, blocks, str(plan.cuts), stack=plan.stack)
     copies = copy_s_per_byte(job.system.models[model]) if placed.weights else 0.0
     chunks = ChunkStages(job, short, copies)
-    return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), chunks, ChunkMemory(chunks))
+    return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), chunks, ChunkMemory(chunks, structure))
