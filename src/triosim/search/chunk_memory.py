@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
-from triosim.core.result_cache import ResultCache
 from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Undecided, allocation_order
 from triosim.memory.blocks import StepStorages
 from triosim.memory.footprint import ROUND_BYTES
@@ -38,7 +37,6 @@ from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
 from triosim.search.pass_memory import pass_uses, reduction_uses, update_uses
 from triosim.search.peak_memory import ungathered
 from triosim.search.stage_order import StageOrder
-from triosim.search.step_structure import step_structure
 from triosim.trace.blocks import blocks as blocks_of
 from triosim.trace.tables import Trace
 
@@ -48,8 +46,6 @@ FORWARD, BACKWARD, ITERATION = range(3)
 PARTS = 3
 """Added to that where it is a rank's part of the gradients of a unit, twice for those of other replicas."""
 
-KEPT_STRUCTURES = 24
-"""Structures of steps of which is kept what their chunks allocate."""
 SEVERAL = 3
 """Blocks that read what is no output of one for the next."""
 
@@ -223,21 +219,18 @@ class StageAllocations:
         )  # fmt: skip
 
 
-_PATTERNS = ResultCache["dict[_ChunkKey, AllocationPattern]"](KEPT_STRUCTURES, np.inf, lambda patterns: 1)
-
-
 class ChunkMemory:
     """Memory of the chunks of a step.
 
     Args:
         stages: the chunks.
-        alike: equal for steps that are priced and divided alike but for the samples of a micro-batch.
+        patterns: what the chunks of steps of its structure allocate, as far as it is known.
     """
 
-    def __init__(self, stages: ChunkStages, alike: Hashable) -> None:
-        self.stages, self.alike = stages, alike
-        self._known: dict[_ChunkKey, ChunkAllocations] = {}
-        self._any: dict[_ChunkKey, AllocationsOfBlocks] = {}  # whatever their blocks
+    def __init__(self, stages: ChunkStages, patterns: dict[ChunkKey, AllocationPattern]) -> None:
+        self.stages, self._patterns = stages, patterns
+        self._known: dict[ChunkKey, ChunkAllocations] = {}
+        self._any: dict[ChunkKey, AllocationsOfBlocks] = {}  # whatever their blocks
         self._stage: dict[Hashable, StageAllocations] = {}
         self._there: dict[Hashable, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._resident: dict[tuple[Hashable, ModelChunk], dict[List, RowsOfBlocks | BlockRows]] = {}
@@ -346,10 +339,9 @@ class ChunkMemory:
             return self._any[key].of(chunk.blocks)
         key = chunk, paths, regathers
         if key not in self._known:
-            patterns = self._patterns
-            if key not in patterns:
-                patterns[key] = _allocations(self.stages.of(chunk), paths, regathers)
-            self._known[key] = patterns[key].sized(self._storages)
+            if key not in self._patterns:
+                self._patterns[key] = _allocations(self.stages.first_of(chunk), paths, regathers)
+            self._known[key] = self._patterns[key].sized(self._storages)
         return self._known[key]
 
     @cached_property
@@ -358,13 +350,8 @@ class ChunkMemory:
         step = self.stages.step.step
         return uncut_step(step.trace, step.root_only).storages.size
 
-    @cached_property
-    def _patterns(self) -> dict[_ChunkKey, AllocationPattern]:
-        """What chunks of steps of this structure allocate."""
-        return _PATTERNS.get((self.alike, step_structure(self.stages.step.step)), dict)
 
-
-_ChunkKey = tuple[ModelChunk, tuple[MicroBatchPath, ...], bool]
+ChunkKey = tuple[ModelChunk, tuple[MicroBatchPath, ...], bool]
 """A chunk, its paths, and whether a backward gathers again what the forward has."""
 
 
@@ -412,7 +399,9 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
         size[of_unit.shard] = unit.scatter_bytes
     extra = np.arange(len(size)) >= len(storages)  # those have a size of their own
     known = np.isin(np.arange(len(size)), [block for of_unit in part.blocks for block in of_unit])
-    if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (blocks.size > 0)).any() or (blocks.home != 0).any():
+    if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (blocks.size > 0)).any() or (
+        blocks.home != 0
+    ).any():
         raise NoBlocks("blocks that are elsewhere, or no storages of the step")
     kinds = dict.fromkeys(
         kind for path in paths

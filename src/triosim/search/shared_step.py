@@ -27,10 +27,12 @@ from triosim.partition.resolve import JobMesh, replication, rules_of
 from triosim.partition.shards import sharded
 from triosim.plan import Plan
 from triosim.prediction.priced_job import PricedJob, price_job
+from triosim.schedule._stage import StageFacts
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import ChunkPasses, ChunkStages
-from triosim.search.block_step import BlockStep, NoBlocks, count_equal_blocks, with_fewer_blocks
-from triosim.search.chunk_memory import ChunkMemory
+from triosim.search.block_step import BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
+from triosim.search.chunk_memory import AllocationPattern, ChunkKey, ChunkMemory
+from triosim.search.step_structure import step_structure
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
 
@@ -39,6 +41,23 @@ OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micr
 """Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
 KEPT_STEPS = 24
 """Steps of few blocks that are kept, and what plans share of them."""
+KEPT_STRUCTURES = 16
+"""Structures of such steps of which is kept what does not depend on the samples of a micro-batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class StructureResults:
+    """What steps have in common that differ in the samples of a micro-batch only.
+
+    Attributes:
+        stages: their chunks, in the sizes of the first that asked.
+        patterns: what these allocate, in no sizes.
+        updates: as of :class:`SharedStep`.
+    """
+
+    stages: dict[ModelChunk, StageFacts] = field(default_factory=dict)
+    patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
+    updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +72,9 @@ class SharedStep:
         uncut: the step as one stage.
         stages: its chunks.
         memory: what they allocate.
+        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states;
+            the same for all sizes of a micro-batch.
         passes: their passes for a few numbers of micro-batches, by what else they depend on.
-        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
         steps: the step by the number of micro-batches.
         sizes: bytes of its storages on a rank, by what replicas divide.
     """
@@ -65,8 +85,8 @@ class SharedStep:
     uncut: Stages
     stages: ChunkStages
     memory: ChunkMemory
+    updates: dict[int, NDArray[np.float64]]
     passes: dict[Hashable, ChunkPasses] = field(default_factory=dict)
-    updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     steps: dict[int, BlockStep] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -81,6 +101,7 @@ class SharedStep:
 
 _FEW = ResultCache[PricedJob](KEPT_STEPS, np.inf, lambda job: 1)
 _STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
+_STRUCTURES = ResultCache[StructureResults](KEPT_STRUCTURES, np.inf, lambda of: 1)
 _PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
 
 
@@ -172,13 +193,15 @@ def _padding(few: PricedJob, mesh: JobMesh, placed: Replication, key: Hashable) 
     return _PADDINGS.get((key, shards, content(modules)), padded)
 
 
-def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int, structure: Hashable) -> SharedStep:
-    """What the plans on a mesh share of a priced job; ``structure`` as of :class:`ChunkMemory`."""
+def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int, alike: Hashable) -> SharedStep:
+    """What the plans on a mesh share of a priced job; ``alike`` for all sizes of a micro-batch."""
     placed = replication(rules_of(plan, True), mesh)
     job = replace(few, plan=plan, mesh=mesh, step=sharded(few.share, mesh, placed))
     model = job.models[0]
     once = often(job.step.trace, plan.stack or ASSUMED, few.mesh.micro_batches)
     short = BlockStep(job.step, job.all_times[model].seconds, blocks, str(plan.cuts), stack=plan.stack)
     copies = copy_s_per_byte(job.system.models[model]) if placed.weights else 0.0
-    chunks = ChunkStages(job, short, copies)
-    return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), chunks, ChunkMemory(chunks, structure))
+    of_any = _STRUCTURES.get((alike, step_structure(job.step)), StructureResults)
+    chunks = ChunkStages(job, short, copies, of_any.stages)
+    uncut, memory = cut(job.step.trace, (), job.step.homes), ChunkMemory(chunks, of_any.patterns)
+    return SharedStep(job, short, once, uncut, chunks, memory, of_any.updates)
