@@ -26,7 +26,7 @@ from triosim.core.dataclass import dataclass
 from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Undecided, allocation_order
 from triosim.memory.blocks import StepStorages
 from triosim.memory.footprint import ROUND_BYTES
-from triosim.memory.liveness import BlockLifetime
+from triosim.memory.liveness import BlockLifetime, BlockUses
 from triosim.schedule._stage import JobFacts, ReplicaFacts, StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
@@ -408,8 +408,7 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
         for kind in ((Pass.FORWARD, False, path.forward), (Pass.BACKWARD, path.final, path.backward))
     )  # fmt: skip
     number = {kind: row for row, kind in enumerate(kinds)}
-    uses = [pass_uses(facts, part, *kind, regathers).uses for kind in kinds]
-    uses += [reduction_uses(facts, part).uses, update_uses(facts).uses]
+    uses = [*(_used_in(facts, *kind, regathers) for kind in kinds), *_used_after(facts)]
     if len(facts.blocks.build().size) > len(size):
         raise NoBlocks("an update that needs memory")
     order = [
@@ -446,6 +445,18 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
     used = used[(blocks.scope[used] == BlockLifetime.MICRO_BATCH) & (used < len(storages))]
     shares = bool((_readers(job.step.trace)[used] >= SEVERAL).any())
     return AllocationPattern(tuple(passes), size, resident, (apart[0], apart[1]), shares)
+
+
+@kept(64)
+def _used_in(facts: StageFacts, what: Pass, final: bool, needs: UngatheredUnits, regathers: bool) -> BlockUses:
+    """What a pass of a chunk uses, whichever others a micro-batch takes through it."""
+    return pass_uses(facts, facts.parts[0], what, final, needs, regathers).uses
+
+
+@kept(16)
+def _used_after(facts: StageFacts) -> tuple[BlockUses, BlockUses]:
+    """What reducing the gradients of a chunk uses, and its update."""
+    return reduction_uses(facts, facts.parts[0]).uses, update_uses(facts).uses
 
 
 @kept(16)
