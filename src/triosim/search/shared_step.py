@@ -27,6 +27,7 @@ from triosim.partition.resolve import JobMesh, replication, rules_of
 from triosim.partition.shards import sharded
 from triosim.plan import Plan
 from triosim.prediction.priced_job import PricedJob, price_job
+from triosim.prediction.pricing import BY_CALL
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import ChunkPasses, ChunkStages
@@ -52,12 +53,14 @@ class StructureResults:
     Attributes:
         stages: their chunks, in the sizes of the first that asked.
         patterns: what these allocate, in no sizes.
-        updates: as of :class:`SharedStep`.
+        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
+        sizes: bytes of the storages of the step on a rank, by what replicas divide; -1 for those that they do not.
     """
 
     stages: dict[ModelChunk, StageFacts] = field(default_factory=dict)
     patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
     updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +75,7 @@ class SharedStep:
         uncut: the step as one stage.
         stages: its chunks.
         memory: what they allocate.
-        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states;
-            the same for all sizes of a micro-batch.
+        of_any: what it shares with other sizes of a micro-batch.
         passes: their passes for a few numbers of micro-batches, by what else they depend on.
         steps: the step by the number of micro-batches.
         sizes: bytes of its storages on a rank, by what replicas divide.
@@ -85,7 +87,7 @@ class SharedStep:
     uncut: Stages
     stages: ChunkStages
     memory: ChunkMemory
-    updates: dict[int, NDArray[np.float64]]
+    of_any: StructureResults
     passes: dict[Hashable, ChunkPasses] = field(default_factory=dict)
     steps: dict[int, BlockStep] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
@@ -156,7 +158,8 @@ def shared_step(
     key = (alike, IdentityKey(system), content(fidelity), plan.zero, placed.ranks(mesh) > 1, placed.elements)
     few = _FEW.get(key, lambda: _priced_few(with_fewer_blocks(workload), system, plan, fidelity))
     padding = _padding(few, mesh, placed, key)
-    structure = (alike._replace(micro_batch_size=0), *key[1:], padding)
+    by_call = fidelity.operator_times in BY_CALL  # else an operator may take what others of its step say
+    structure = (alike._replace(micro_batch_size=0) if by_call else alike, *key[1:], padding)
     return _STEPS.get((key, padding), lambda: _shared(few, plan, mesh, blocks, structure))
 
 
@@ -204,4 +207,4 @@ def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int, alike: Hasha
     of_any = _STRUCTURES.get((alike, step_structure(job.step)), StructureResults)
     chunks = ChunkStages(job, short, copies, of_any.stages)
     uncut, memory = cut(job.step.trace, (), job.step.homes), ChunkMemory(chunks, of_any.patterns)
-    return SharedStep(job, short, once, uncut, chunks, memory, of_any.updates)
+    return SharedStep(job, short, once, uncut, chunks, memory, of_any)
