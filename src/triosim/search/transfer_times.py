@@ -346,22 +346,9 @@ _SHARED = ResultCache[_Used](512, np.inf, lambda used: len(used[0].uses))
 
 def _alike(columns: NDArray[np.float64]) -> NDArray[np.int64]:
     """Of each link a number, alike for those that classes fill alike; columns of shape ``(classes, links)``."""
-    _, first, number = _distinct_rows(np.round(columns, 3).T)
-    place = np.empty(len(first), np.int64)
-    place[np.argsort(first)] = np.arange(len(first))  # in the order in which they first come
-    return place[number]
-
-
-def _distinct_rows(
-    rows: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Each row that is told from others by its bits once, where it first comes, and which of them each row is."""
-    rows = np.ascontiguousarray(rows)
-    if not rows.size:
-        return rows[:1], np.zeros(min(len(rows), 1), np.int64), np.zeros(len(rows), np.int64)
-    bits = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
-    _, first, number = np.unique(bits, return_index=True, return_inverse=True)
-    return rows[first], first.astype(np.int64), number.reshape(-1).astype(np.int64)
+    known: dict[bytes, int] = {}
+    rows = np.ascontiguousarray(np.round(columns, 3).T)
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)
 
 
 def _parts(alike: NDArray[np.int64], rank: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
@@ -379,7 +366,9 @@ def _parts(alike: NDArray[np.int64], rank: NDArray[np.int64]) -> list[NDArray[np
 def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each column once, ascending, without those that another never uses less of: as many links as there are, few are
     used differently, and a slower link on the way is full first."""
-    table = np.unique(_distinct_rows(columns.T)[0], axis=0)
+    rows = np.ascontiguousarray(columns.T)
+    few = dict.fromkeys(row.tobytes() for row in rows)
+    table = np.unique(np.frombuffer(b"".join(few), np.float64).reshape(len(few), -1), axis=0)
     by: dict[bytes, list[int]] = {}
     for number, used in enumerate(table > LEAST_USE):
         by.setdefault(used.tobytes(), []).append(number)
