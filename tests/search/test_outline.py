@@ -36,6 +36,7 @@ from triosim.search.outline import _OutlineBuilder, job_facts, outline_in_blocks
 from triosim.search.plan_figures import outlined_figures
 from triosim.search.stage_classes import StageClasses
 from triosim.search.stage_order import stage_order
+from triosim.search.step_structure import step_structure
 from triosim.stacks import load
 
 WITHIN = 1e-3
@@ -364,16 +365,55 @@ def test_stages_of_zero_that_share_a_step_say_what_each_says_alone(
         found = outline_in_blocks(trace, machine, plan, triosim.Fidelity())
         return found.run.end, found.reserved
 
-    def forgotten() -> None:
-        for name in ("_FEW", "_STEPS"):
-            monkeypatch.setattr(shared_step, name, ResultCache(4, np.inf, lambda step: 1))
-
-    forgotten()
+    _forget(monkeypatch)
     together = [said(zero) for zero in zeros]  # the second finds what the first has left
-    forgotten()
+    _forget(monkeypatch)
     alone = said(zeros[1])
     assert together[1] == alone
     assert together[0] != alone
+
+
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let go what plans share."""
+    for name in ("_FEW", "_STEPS", "_STRUCTURES"):
+        monkeypatch.setattr(shared_step, name, ResultCache(4, np.inf, lambda step: 1))
+
+
+@pytest.mark.parametrize("asked", [{}, {"zero": 3}, {"recompute": "full"}], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 4), (8, 1)], ids=str)
+def test_micro_batches_of_other_samples_that_share_a_structure_say_what_each_says_alone(
+    machine: triosim.System, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int], asked: dict[str, Any]
+) -> None:
+    trace = triosim.model("gpt2-xl", sequence_length=512)
+
+    def said(size: int) -> list[Any]:
+        plan = triosim.Plan(tp=2, pp=4, micro_batch_size=size, batch_size=64, **asked)
+        found = outline_in_blocks(trace, machine, plan, triosim.Fidelity())
+        run = found.run
+        columns = (run.work, run.communication, run.hosted, run.label_ticks, found.exposed)
+        return [run.end, found.reserved, found.labels, found.calls, *(column.tolist() for column in columns)]
+
+    _forget(monkeypatch)
+    together = [said(size) for size in sizes]
+    (structure,) = shared_step._STRUCTURES._results.values()  # one for both
+    assert structure.stages
+    assert structure.patterns
+    _forget(monkeypatch)
+    assert together[1] == said(sizes[1])
+    assert together[0] != together[1]
+
+
+def test_steps_that_run_or_keep_something_else_have_another_structure(workload: triosim.Trace) -> None:
+    machine = triosim.system("dgx-a100", 4)
+
+    def structure(**asked: Any) -> Any:
+        plan = triosim.Plan(pp=2, **{"tp": 2, "batch_size": 8, "micro_batches": 4, **asked})
+        return step_structure(price_job(workload, machine, plan).step)
+
+    plain = structure()
+    assert structure(batch_size=16) == plain
+    for other in ({"tp": 4}, {"parallelism": ("sequence",)}, {"recompute": "selective"}, {"zero": 1}):
+        assert structure(**other) != plain
 
 
 def test_parts_of_less_than_a_block_need_what_the_whole_says() -> None:

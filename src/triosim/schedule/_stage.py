@@ -6,7 +6,7 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -31,12 +31,12 @@ from triosim.partition.residence import HOST, GatheredModules
 from triosim.partition.resolve import JobMesh
 from triosim.partition.shards import resident
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_GATHER, BESIDE_WEIGHTS
+from triosim.partition.transfers import ALL_GATHER, BESIDE_WEIGHTS, Transfers
 from triosim.plan import Plan
 from triosim.schedule.actions import Action, Pass, Schedule, forward_only
 from triosim.schedule.backward import of_weights, split_backward
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.crossing import Boundary
+from triosim.schedule.crossing import Boundary, crossing_items
 from triosim.schedule.fragments import MessageTags
 from triosim.schedule.gathering import Gathering, UngatheredUnits, UnitBlocks
 from triosim.schedule.host_copies import HOMES, on_host
@@ -45,6 +45,11 @@ from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Stages
 from triosim.schedule.uncut_step import uncut_step
 from triosim.trace.tables import NONE, Category, Phase
+
+
+def _exchanged(sent: Transfers) -> list[tuple[int, int, int]]:
+    """Bytes, kind and axis of some transfers."""
+    return list(zip(sent.bytes.tolist(), sent.what.tolist(), sent.axis.tolist(), strict=True))
 
 
 class ReplicaFacts:
@@ -81,8 +86,7 @@ class ReplicaFacts:
             if plan.stack is not None and plan.stack.gathers == "module" and not self.gathered.modules:
                 self.gathered = GatheredModules(modules_of_their_own(step.trace), 1, 1)
             self.modules = units_by_module(step.trace, shards, self.gathered.modules, step.apart, shards_apart)
-        sent = step.transfers
-        self.exchanged = list(zip(sent.bytes.tolist(), sent.what.tolist(), sent.axis.tolist(), strict=True))
+        self.exchanged = _exchanged(step.transfers)
 
     def _bits(self) -> tuple[float, float]:
         values, own = self.step.trace.values, [gradient.parameter for gradient in self.grads]
@@ -136,12 +140,8 @@ class JobFacts(ReplicaFacts):
         self._parts: dict[int, PartFacts] = {}
         known = uncut_step(step.trace, step.root_only)
         self.phase, self.skipped, self.skipped_elsewhere = known.phase, known.skipped, known.skipped_elsewhere
-        self.storage, self.storages, self.trains = known.storage, known.storages, known.trains
-        seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
-        self.takes_s = np.where(known.at_once, seconds, costs.seconds)
-        self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
-        self.update_s_per_byte = costs.update_s_per_byte
-        self.nvme_s_per_byte = costs.nvme_s_per_byte
+        self.trains = known.trains
+        self._price(costs)
         self.scatters_beside = plan.stack is None or plan.stack.overlap_gradients
         updated_in_parts = self.replication.gathered_after_update and self.sharing > 1
         self.gathers_ahead = bool(
@@ -161,9 +161,7 @@ class JobFacts(ReplicaFacts):
             for number, rows in cut.readers.items() if overlaps
         }  # fmt: skip
         if transfers is not step.transfers:
-            self.exchanged = list(
-                zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
-            )
+            self.exchanged = _exchanged(transfers)
         streams = np.where(transfers.beside, BESIDE, TP)
         if plan.stack is not None and not plan.stack.overlap_tensor:
             streams[(transfers.axis == mesh.row("tp")) & (transfers.pieces == 1)] = COMPUTE
@@ -196,6 +194,35 @@ class JobFacts(ReplicaFacts):
         other = copy(self)
         other.schedule, other.mesh = schedule, mesh
         return other
+
+    def resized(self, step: Step, costs: ScheduleCosts, plan: Plan, mesh: JobMesh) -> JobFacts:
+        """The same job where a micro-batch has other samples.
+
+        Args:
+            step: of the same structure (:func:`triosim.search.step_structure.step_structure`).
+            costs, plan, mesh: of the other job; the mesh has the same axes.
+        """
+        other = copy(self)
+        other.step, other.costs, other.plan, other.mesh = step, costs, plan, mesh
+        other.inputs = step.trace.operators.inputs
+        other._price(costs)
+        size = {(item.storage, item.made): item.bytes for item in crossing_items(step.homes)}
+        found = tuple(replace(b, bytes=size[b.storage, b.made]) for b in self.stages.boundaries)
+        other.stages = replace(self.stages, boundaries=found)
+        transfers = redistribution(step, self.stages.of).transfers
+        other.exchanged = _exchanged(transfers)
+        of = {id(old): new for old, new in zip(self.stages.boundaries, found, strict=True)}
+        other._parts = {number: part.resized(other, of) for number, part in self._parts.items()}
+        return other
+
+    def _price(self, costs: ScheduleCosts) -> None:
+        """What depends on sizes and times."""
+        known = uncut_step(self.step.trace, self.step.root_only)
+        self.storage, self.storages = known.storage, known.storages
+        seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
+        self.takes_s = np.where(known.at_once, seconds, costs.seconds)
+        self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
+        self.update_s_per_byte, self.nvme_s_per_byte = costs.update_s_per_byte, costs.nvme_s_per_byte
 
     def _grads_of(self) -> dict[int, list[Gradient]]:
         """Gradients by the part that completes them: on each stage the first part that uses a parameter is the last
@@ -295,6 +322,20 @@ class PartFacts:
             if job.replication.whole:
                 self.units = [replace(unit, gather_bytes=0) for unit in self.units]
         self.host_copies = self._host_copies()
+
+    def resized(self, job: JobFacts, boundaries: Mapping[int, Boundary]) -> PartFacts:
+        """The same part of a job where a micro-batch has other samples; its blocks of memory are this one's.
+
+        Args:
+            job: the other one, of :meth:`JobFacts.resized`.
+            boundaries: its boundaries by the identity of those of this one's job.
+        """
+        other = copy(self)
+        other.job, other.plan = job, job.plan
+        for name in ("arriving", "leaving", "returning"):
+            table = getattr(self, name)
+            setattr(other, name, {row: [boundaries[id(b)] for b in own] for row, own in table.items()})
+        return other
 
     def stage_of(self, number: int) -> int:
         """The stage that has a part of the same copy of the model."""
@@ -419,6 +460,16 @@ class StageFacts:
         if self.sharded:
             for part in self.parts:
                 part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
+
+    def resized(self, step: Step, costs: ScheduleCosts, plan: Plan, mesh: JobMesh) -> StageFacts:
+        """The same stage where a micro-batch has other samples, to be written and priced; its blocks of memory are this
+        one's.  Arguments as of :meth:`JobFacts.resized`."""
+        other = copy(self)
+        other.job, other.plan, other.mesh = self.job.resized(step, costs, plan, mesh), plan, mesh
+        other.parts = [other.job.part(part) for part in self.job.parts(self.stage)]
+        for part, own in zip(other.parts, self.parts, strict=True):
+            part.blocks = own.blocks
+        return other
 
     @cached_property
     def actions(self) -> list[Action]:

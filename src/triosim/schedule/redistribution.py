@@ -42,7 +42,7 @@ class Redistribution:
 
 
 @dataclass(frozen=True)
-class _SharedReaders:
+class SharedReaders:
     """Who reads what is gathered, and what has several summands.
 
     Attributes:
@@ -71,7 +71,7 @@ def redistribution(step: Step, of: NDArray[np.int32]) -> Redistribution:
     whole, pieces = int(of.max(initial=0)) <= 0, bool((sent.pieces != 1).any())
     if not len(sent) or (whole and not pieces):
         return Redistribution(sent, {}, {}, {})
-    shared = _shared(step)
+    shared = shared_readers(step)
     again = _gathered_again(shared, sent.before, of)
     more = [_again(sent, number, -1, row) for (number, _), row in again]
     numbers: dict[tuple[int, int], int] = {}  # transfer and part -> what scatters there
@@ -103,7 +103,7 @@ def redistribution(step: Step, of: NDArray[np.int32]) -> Redistribution:
 
 
 def _gathered_again(
-    shared: _SharedReaders, before: NDArray[np.int32], of: NDArray[np.int32]
+    shared: SharedReaders, before: NDArray[np.int32], of: NDArray[np.int32]
 ) -> list[tuple[tuple[int, int], int]]:
     """Transfers and parts that read what is made in another part, with the first operator of each that does; ``before``
     is the operator for which the step makes it."""
@@ -121,11 +121,11 @@ def _again(sent: Transfers, number: int, after: int, before: int) -> Transfer:
 
 
 @kept(8)
-def _shared(step: Step) -> _SharedReaders:
+def shared_readers(step: Step) -> SharedReaders:
     """The copies that several operators read, and the sums of several summands, of a step."""
     copies = dict.fromkeys((number, row) for number, row, _ in readers_of_copies(step))
     sums = _sums(step)
-    return _SharedReaders(
+    return SharedReaders(
         np.array([number for number, _ in copies], np.int64), np.array([row for _, row in copies], np.int64),
         np.array([number for number, _, _ in sums], np.int64), np.array([row for _, row, _ in sums], np.int64),
         tuple(received for _, _, received in sums),

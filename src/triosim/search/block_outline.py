@@ -60,7 +60,7 @@ from triosim.search.contracted_passes import (
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
 from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
-from triosim.search.shared_step import KEPT_STEPS, divides_alike, shared_step
+from triosim.search.shared_step import KEPT_STEPS, OF_ITS_OWN, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort
 from triosim.search.stage_order import ActionKind, StageOrder, stage_order
 from triosim.search.transfer_times import JobTransferTimes
@@ -86,7 +86,9 @@ CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
 _ROADS = ResultCache[FewBlocksWorkload](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = ResultCache[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
-_WHOLES = ResultCache[Trace](4, np.inf, lambda trace: 1)
+_WHOLES = ResultCache[Trace](8, np.inf, lambda trace: 1)
+_NOT_OF_WHOLES = (*OF_ITS_OWN, "recompute")
+"""Fields of a plan on which the undivided step does not depend, or that are told apart otherwise."""
 
 
 def _supported(workload: Trace, plan: Plan) -> None:
@@ -339,7 +341,7 @@ class BlockJob:
     @property
     def _optimizer_s(self) -> NDArray[np.float64]:
         """Seconds of the optimizer's rows for all parameters of a rank."""
-        shards, known = self.replication.shards(self.mesh) if self.replication.states else 1, self.shared.updates
+        shards, known = self.replication.shards(self.mesh) if self.replication.states else 1, self.shared.of_any.updates
         if shards not in known:
             rows, _ = self.passes.optimizer
             found = self.step.seconds[rows]
@@ -355,8 +357,10 @@ class BlockJob:
     def arranged(self) -> StagedJob:
         """The job, but for the step of one micro-batch of a replica that of few blocks."""
         job, model = self.priced, self.priced.models[0]
+        rest = content({name: getattr(self.plan, name) for name in sorted({*self.plan.given} - {*_NOT_OF_WHOLES})})
         whole = _WHOLES.get(
-            self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
+            self._divides._replace(asked=rest),
+            lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication),
         )
         return StagedJob(
             **{**vars(job), "whole": whole}, slowest=model, stages=self.shared.uncut, launching=self.launching,
@@ -401,18 +405,27 @@ class BlockJob:
     @cached_property
     def _storage_sizes(self) -> tuple[NDArray[np.int64], Hashable]:
         """Bytes of the storages of the step of few blocks on a rank, and what tells them apart."""
-        placed, mesh, known = self.replication, self.mesh, self.shared.sizes
+        placed, mesh, known, of_any = self.replication, self.mesh, self.shared.sizes, self.shared.of_any.sizes
         shards = (placed.shards(mesh), placed.of_apart().shards(mesh)) if placed.states else ()
         key = (placed.weights, *shards)
         if key not in known:
-            step = sharded(self.priced.share, mesh, placed)
-            size = step.trace.values.storage_bytes()
-            if self.facts.modules is not None:
-                cut, parts = resident(step.trace, placed.shards(mesh), step.apart, self.facts.shared[1].shards)
-                size = size.copy()
-                size[cut] = parts
-            known[key] = size
+            whole = self.priced.share.trace.values.storage_bytes()
+            if key not in of_any:
+                size = self._sharded_bytes()
+                of_any[key] = np.where(size == whole, -1, size)
+            known[key] = np.where(of_any[key] < 0, whole, of_any[key])
         return known[key], key
+
+    def _sharded_bytes(self) -> NDArray[np.int64]:
+        """Bytes of the storages of the step of few blocks on a rank."""
+        step = sharded(self.priced.share, self.mesh, self.replication)
+        size = step.trace.values.storage_bytes()
+        if self.facts.modules is not None:
+            shards, shards_apart = self.replication.shards(self.mesh), self.facts.shared[1].shards
+            cut, parts = resident(step.trace, shards, step.apart, shards_apart)
+            size = size.copy()
+            size[cut] = parts
+        return size
 
     def reserved_of(self, kind: tuple[ModelChunk, ...], order: StageOrder) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""

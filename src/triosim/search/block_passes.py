@@ -219,6 +219,8 @@ def _same_rows(one: ContendedFragment, other: ContendedFragment) -> bool:
 
 def _last(made: ContractedPass, before: list[int]) -> list[int]:
     """Of what a row waits for the last of each stream, which are in order."""
+    if len(before) < 2:
+        return before
     of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
     return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
@@ -278,14 +280,16 @@ class ChunkStages:
         job: that the step is of.
         step: of few blocks.
         copies: seconds for copying a byte on the device, where parameters are gathered.
+        alike: the chunks of steps that differ from this one in the samples of a micro-batch only, as far as any are
+            known: a chunk that is there is taken in the sizes of this step.
 
     Attributes:
         known: those that were asked for.
         facts: what is known of chunks besides.
     """
 
-    def __init__(self, job: PricedJob, step: BlockStep, copies: float) -> None:
-        self.job, self.step = job, step
+    def __init__(self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageFacts]) -> None:
+        self.job, self.step, self.alike = job, step, alike
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
         self.facts: dict[ModelChunk, ChunkFacts] = {}
         self.known: dict[ModelChunk, StageFacts] = {}
@@ -297,8 +301,19 @@ class ChunkStages:
             NoBlocks: values cross several stages.
         """
         if chunk not in self.known:
-            self.known[chunk] = self._stage(chunk)
+            first = self.first_of(chunk)
+            self.known[chunk] = first if first.job.step is self.step.step else self._resized(first)
         return self.known[chunk]
+
+    def first_of(self, chunk: ModelChunk) -> StageFacts:
+        """The chunk of the first step of its structure of which it was asked for; errors as of :meth:`of`."""
+        if chunk not in self.alike:
+            self.alike[chunk] = self._stage(chunk)
+        return self.alike[chunk]
+
+    def _resized(self, first: StageFacts) -> StageFacts:
+        mesh = replace(self.job.mesh, axes=first.mesh.axes)
+        return first.resized(self.step.step, self.costs, self.job.plan, mesh)
 
     def _stage(self, chunk: ModelChunk) -> StageFacts:
         step, priced = self.step.step, self.job

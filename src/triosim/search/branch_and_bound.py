@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
@@ -139,8 +139,7 @@ def _costs(seconds: float, size: int, devices: int) -> Costs:
     return (seconds, float(size), seconds * devices)
 
 
-@dataclass(frozen=True, order=True)
-class _OpenPlan:
+class _OpenPlan(NamedTuple):
     """A plan that is not predicted yet, in the order in which they are.
 
     Attributes:

@@ -2,8 +2,10 @@
 
 What a pass of a chunk allocates and frees differs neither with the number of micro-batches nor with the replicas, and
 each block more adds the same again.  So it is put in order once for all plans that divide a micro-batch alike, and the
-allocator goes through it in the order of a stage's actions (:mod:`triosim.memory.allocation_order`).  What is there
-before, parameters, gradients and optimizer states, has in each plan the sizes that its replicas leave of it.
+allocator goes through it in the order of a stage's actions (:mod:`triosim.memory.allocation_order`).  Which block comes
+and goes when does not differ with the size of a micro-batch either and is found once for all of them
+(:mod:`triosim.search.step_structure`).  What is there before, parameters, gradients and optimizer states, has in each
+plan the sizes that its replicas leave of it.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from triosim.core.dataclass import dataclass
 from triosim.memory.allocation_order import AllocationEvent, AllocationOrder, Undecided, allocation_order
 from triosim.memory.blocks import StepStorages
 from triosim.memory.footprint import ROUND_BYTES
-from triosim.memory.liveness import BlockLifetime
+from triosim.memory.liveness import BlockLifetime, BlockUses
 from triosim.schedule._stage import JobFacts, ReplicaFacts, StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import UngatheredUnits
+from triosim.schedule.uncut_step import uncut_step
 from triosim.search.block_passes import ChunkStages
 from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate
 from triosim.search.block_step import LONGEST, ModelChunk, NoBlocks, shorter
@@ -42,7 +45,6 @@ FORWARD, BACKWARD, ITERATION = range(3)
 """In which pass of its micro-batch a block is allocated, or that it is one of the iteration."""
 PARTS = 3
 """Added to that where it is a rank's part of the gradients of a unit, twice for those of other replicas."""
-
 
 SEVERAL = 3
 """Blocks that read what is no output of one for the next."""
@@ -77,6 +79,46 @@ class ResidentBlocks:
 
     storages: NDArray[np.int64]
     given: NDArray[np.bool_]
+
+
+class PatternRows(NamedTuple):
+    """What a pass allocates and frees, whatever sizes blocks have.
+
+    Attributes:
+        what, label, run, named: as rows of :class:`ChunkAllocations` have them: kinds, labels, and which row allocates.
+        block: which block each is.
+    """
+
+    what: NDArray[np.int64]
+    label: NDArray[np.int64]
+    run: NDArray[np.int64]
+    named: NDArray[np.int64]
+    block: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationPattern:
+    """What a chunk of few blocks allocates, whatever sizes storages have.
+
+    Attributes:
+        passes: as of :class:`ChunkAllocations`.
+        size: bytes of each block, -1 for those of the storage of the step that it is.
+        resident, reduced, shares: as of :class:`ChunkAllocations`.
+    """
+
+    passes: tuple[PatternRows, ...]
+    size: NDArray[np.int64]
+    resident: dict[List, ResidentBlocks]
+    reduced: tuple[int, int]
+    shares: bool
+
+    def sized(self, storages: NDArray[np.int64]) -> ChunkAllocations:
+        """What it allocates where the storages of the step have so many bytes."""
+        size = self.size.copy()
+        own = np.flatnonzero(size < 0)
+        size[own] = storages[own]
+        passes = (_rows(one.what, one.label, size[one.block], one.run, one.named) for one in self.passes)
+        return ChunkAllocations(tuple(passes), (self.resident,), self.reduced, self.shares)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,12 +224,13 @@ class ChunkMemory:
 
     Args:
         stages: the chunks.
+        patterns: what the chunks of steps of its structure allocate, as far as it is known.
     """
 
-    def __init__(self, stages: ChunkStages) -> None:
-        self.stages = stages
-        self._known: dict[_ChunkKey, ChunkAllocations] = {}
-        self._any: dict[_ChunkKey, AllocationsOfBlocks] = {}  # whatever their blocks
+    def __init__(self, stages: ChunkStages, patterns: dict[ChunkKey, AllocationPattern]) -> None:
+        self.stages, self._patterns = stages, patterns
+        self._known: dict[ChunkKey, ChunkAllocations] = {}
+        self._any: dict[ChunkKey, AllocationsOfBlocks] = {}  # whatever their blocks
         self._stage: dict[Hashable, StageAllocations] = {}
         self._there: dict[Hashable, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._resident: dict[tuple[Hashable, ModelChunk], dict[List, RowsOfBlocks | BlockRows]] = {}
@@ -296,11 +339,19 @@ class ChunkMemory:
             return self._any[key].of(chunk.blocks)
         key = chunk, paths, regathers
         if key not in self._known:
-            self._known[key] = _allocations(self.stages.of(chunk), paths, regathers)
+            if key not in self._patterns:
+                self._patterns[key] = _allocations(self.stages.first_of(chunk), paths, regathers)
+            self._known[key] = self._patterns[key].sized(self._storages)
         return self._known[key]
 
+    @cached_property
+    def _storages(self) -> NDArray[np.int64]:
+        """Bytes of the storages of the step."""
+        step = self.stages.step.step
+        return uncut_step(step.trace, step.root_only).storages.size
 
-_ChunkKey = tuple[ModelChunk, tuple[MicroBatchPath, ...], bool]
+
+ChunkKey = tuple[ModelChunk, tuple[MicroBatchPath, ...], bool]
 """A chunk, its paths, and whether a backward gathers again what the forward has."""
 
 
@@ -337,25 +388,27 @@ def _of_rank(rows: BlockRows, job: ReplicaFacts) -> NDArray[np.int64]:
     return _rounded(rows.ticks // whole[rows.label // PARTS])
 
 
-def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers: bool) -> ChunkAllocations:
+def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers: bool) -> AllocationPattern:
     """What a chunk of few blocks allocates."""
     (part,), blocks = facts.parts, facts.blocks.build()
     job, storages = facts.job, facts.job.storages
     size, parts = blocks.size.copy(), np.zeros(len(blocks.size), np.int64)
+    size[: len(storages)][size[: len(storages)] == storages.size] = -1
     for unit, of_unit in zip(part.units, part.blocks, strict=True):
         parts[of_unit.shard] = 1 + (unit.parameters[0] in job.step.apart)
         size[of_unit.shard] = unit.scatter_bytes
-    extra = np.arange(len(size)) >= len(storages)
+    extra = np.arange(len(size)) >= len(storages)  # those have a size of their own
     known = np.isin(np.arange(len(size)), [block for of_unit in part.blocks for block in of_unit])
-    if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (size > 0)).any() or (blocks.home != 0).any():
+    if (extra & ~known & (blocks.scope != BlockLifetime.RESIDENT) & (blocks.size > 0)).any() or (
+        blocks.home != 0
+    ).any():
         raise NoBlocks("blocks that are elsewhere, or no storages of the step")
     kinds = dict.fromkeys(
         kind for path in paths
         for kind in ((Pass.FORWARD, False, path.forward), (Pass.BACKWARD, path.final, path.backward))
     )  # fmt: skip
     number = {kind: row for row, kind in enumerate(kinds)}
-    uses = [pass_uses(facts, part, *kind, regathers).uses for kind in kinds]
-    uses += [reduction_uses(facts, part).uses, update_uses(facts).uses]
+    uses = [*(_used_in(facts, *kind, regathers) for kind in kinds), *_used_after(facts)]
     if len(facts.blocks.build().size) > len(size):
         raise NoBlocks("an update that needs memory")
     order = [
@@ -369,7 +422,7 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
         made = allocation_order(replace(blocks, size=told), uses, np.array(order), micro_batch)
     except Undecided:
         raise NoBlocks("blocks of which lifetimes decide") from None
-    passes: list[BlockRows] = []
+    passes: list[PatternRows] = []
     place = np.zeros((2, 0), np.int64)  # pass and row that allocates each block
     for at, kind in enumerate(made.order[:-1].tolist()):
         if at % 2 == FORWARD:
@@ -382,7 +435,7 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
         mine = np.isin(what, _OWN)
         run = np.where(mine, place[0, which], ITERATION)
         label = run + PARTS * parts[block]
-        passes.append(_rows(what, label, size[block], run, np.where(mine, place[1, which], which)))
+        passes.append(PatternRows(what, label, run, np.where(mine, place[1, which], which), block))
     apart = [0, 0]
     for gradient in part.grads:
         apart[gradient.parameter in job.step.apart] += gradient.bytes
@@ -391,7 +444,19 @@ def _allocations(facts: StageFacts, paths: tuple[MicroBatchPath, ...], regathers
     used = distinct(np.concatenate([one.block for one in uses]))
     used = used[(blocks.scope[used] == BlockLifetime.MICRO_BATCH) & (used < len(storages))]
     shares = bool((_readers(job.step.trace)[used] >= SEVERAL).any())
-    return ChunkAllocations(tuple(passes), (resident,), (apart[0], apart[1]), shares)
+    return AllocationPattern(tuple(passes), size, resident, (apart[0], apart[1]), shares)
+
+
+@kept(64)
+def _used_in(facts: StageFacts, what: Pass, final: bool, needs: UngatheredUnits, regathers: bool) -> BlockUses:
+    """What a pass of a chunk uses, whichever others a micro-batch takes through it."""
+    return pass_uses(facts, facts.parts[0], what, final, needs, regathers).uses
+
+
+@kept(16)
+def _used_after(facts: StageFacts) -> tuple[BlockUses, BlockUses]:
+    """What reducing the gradients of a chunk uses, and its update."""
+    return reduction_uses(facts, facts.parts[0]).uses, update_uses(facts).uses
 
 
 @kept(16)

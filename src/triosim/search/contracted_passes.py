@@ -112,19 +112,15 @@ class ContractedPass:
 
     def work(self, segments: Sequence[ChainSegment], before: Sequence[int], host_delay: int = 0) -> int:
         """Work that begins when some rows have ended, and ends when its host is that far; returns its last row."""
-        row = -1
-        for number, segment in enumerate(segments, start=1):
-            last = number == len(segments)
-            row = self.add(
-                RowKind.COMPUTE,
-                COMPUTE_STREAM,
-                segment.ticks,
-                before,
-                segment.slowdown,
-                host_delay=host_delay if last else 0,
-            )
-            before = ()
-        return row
+        first, count = len(self.kind), len(segments)
+        self.kind += [int(RowKind.COMPUTE)] * count
+        self.stream += [COMPUTE_STREAM] * count
+        self.ticks += [int(segment.ticks) for segment in segments]
+        self.slowdown += [segment.slowdown for segment in segments]
+        self.label += [-1] * count
+        self.before += [sorted({row for row in before if row >= 0}), *([] for _ in range(1, count))]
+        self.host_delay += [*[0] * (count - 1), host_delay]
+        return first + count - 1
 
     def exchange(
         self,
@@ -413,7 +409,7 @@ class _PassContraction:
             self.written.append(row)
 
     def _send(self, chained: OperatorChainRun, mark: int, first: int, issues: int) -> None:
-        row = self.rows[mark - 1]
+        row = self.rows[mark - 1] if mark else -1  # of a part none of whose operators has a backward there is no row
         if row not in self.going:
             return
         late = max(chained.ended(self.job.issued_after.get(row, ())) - chained.at(mark - first), 0)

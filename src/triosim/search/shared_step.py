@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,13 @@ from triosim.partition.resolve import JobMesh, replication, rules_of
 from triosim.partition.shards import sharded
 from triosim.plan import Plan
 from triosim.prediction.priced_job import PricedJob, price_job
+from triosim.prediction.pricing import BY_CALL
+from triosim.schedule._stage import StageFacts
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import ChunkPasses, ChunkStages
-from triosim.search.block_step import BlockStep, NoBlocks, count_equal_blocks, with_fewer_blocks
-from triosim.search.chunk_memory import ChunkMemory
+from triosim.search.block_step import BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
+from triosim.search.chunk_memory import AllocationPattern, ChunkKey, ChunkMemory
+from triosim.search.step_structure import step_structure
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
 
@@ -38,6 +42,25 @@ OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micr
 """Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
 KEPT_STEPS = 24
 """Steps of few blocks that are kept, and what plans share of them."""
+KEPT_STRUCTURES = 16
+"""Structures of such steps of which is kept what does not depend on the samples of a micro-batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class StructureResults:
+    """What steps have in common that differ in the samples of a micro-batch only.
+
+    Attributes:
+        stages: their chunks, in the sizes of the first that asked.
+        patterns: what these allocate, in no sizes.
+        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
+        sizes: bytes of the storages of the step on a rank, by what replicas divide; -1 for those that they do not.
+    """
+
+    stages: dict[ModelChunk, StageFacts] = field(default_factory=dict)
+    patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
+    updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +75,8 @@ class SharedStep:
         uncut: the step as one stage.
         stages: its chunks.
         memory: what they allocate.
+        of_any: what it shares with other sizes of a micro-batch.
         passes: their passes for a few numbers of micro-batches, by what else they depend on.
-        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
         steps: the step by the number of micro-batches.
         sizes: bytes of its storages on a rank, by what replicas divide.
     """
@@ -64,8 +87,8 @@ class SharedStep:
     uncut: Stages
     stages: ChunkStages
     memory: ChunkMemory
+    of_any: StructureResults
     passes: dict[Hashable, ChunkPasses] = field(default_factory=dict)
-    updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     steps: dict[int, BlockStep] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -80,20 +103,43 @@ class SharedStep:
 
 _FEW = ResultCache[PricedJob](KEPT_STEPS, np.inf, lambda job: 1)
 _STEPS = ResultCache[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
+_STRUCTURES = ResultCache[StructureResults](KEPT_STRUCTURES, np.inf, lambda of: 1)
 _PADDINGS = ResultCache[Hashable](256, np.inf, lambda sizes: 1)
 
 
-def divides_alike(workload: Trace, plan: Plan, mesh: JobMesh, placed: Replication) -> Hashable:
+class AlikeDivision(NamedTuple):
+    """What a micro-batch is divided by, whatever is divided among replicas.
+
+    Attributes:
+        workload: the step.
+        asked: the fields of the plan that say how.
+        micro_batch_size: samples.
+        several: whether there is more than one micro-batch.
+        axes: names of the axes of the mesh.
+        scattered: whether replicas have parts of gradients.
+    """
+
+    workload: Hashable
+    asked: Hashable
+    micro_batch_size: int
+    several: bool
+    axes: tuple[str, ...]
+    scattered: bool
+
+
+def divides_alike(workload: Trace, plan: Plan, mesh: JobMesh, placed: Replication) -> AlikeDivision:
     """Equal for plans that divide a micro-batch alike, whatever is divided among replicas."""
     asked = content({name: getattr(plan, name) for name in sorted(plan.given) if name not in OF_ITS_OWN})
     scattered = placed.weights and placed.ranks(mesh) > 1
     names = tuple(name for name, _ in mesh.axes)
-    return IdentityKey(workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
+    several = mesh.micro_batches > 1
+    return AlikeDivision(IdentityKey(workload), asked, mesh.micro_batch_size, several, names, scattered)
 
 
 def shared_step(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity, mesh: JobMesh, placed: Replication, alike: Hashable
-) -> SharedStep:
+    workload: Trace, system: System, plan: Plan, fidelity: Fidelity, mesh: JobMesh, placed: Replication,
+    alike: AlikeDivision,
+) -> SharedStep:  # fmt: skip
     """What a plan has in common with those that divide a micro-batch alike.
 
     Args:
@@ -112,7 +158,9 @@ def shared_step(
     key = (alike, IdentityKey(system), content(fidelity), plan.zero, placed.ranks(mesh) > 1, placed.elements)
     few = _FEW.get(key, lambda: _priced_few(with_fewer_blocks(workload), system, plan, fidelity))
     padding = _padding(few, mesh, placed, key)
-    return _STEPS.get((key, padding), lambda: _shared(few, plan, mesh, blocks))
+    by_call = fidelity.operator_times in BY_CALL  # else an operator may take what others of its step say
+    structure = (alike._replace(micro_batch_size=0) if by_call else alike, *key[1:], padding)
+    return _STEPS.get((key, padding), lambda: _shared(few, plan, mesh, blocks, structure))
 
 
 def _shared_zero(plan: Plan, placed: Replication) -> int:
@@ -148,13 +196,15 @@ def _padding(few: PricedJob, mesh: JobMesh, placed: Replication, key: Hashable) 
     return _PADDINGS.get((key, shards, content(modules)), padded)
 
 
-def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int) -> SharedStep:
-    """What the plans on a mesh share of a priced job."""
+def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int, alike: Hashable) -> SharedStep:
+    """What the plans on a mesh share of a priced job; ``alike`` for all sizes of a micro-batch."""
     placed = replication(rules_of(plan, True), mesh)
     job = replace(few, plan=plan, mesh=mesh, step=sharded(few.share, mesh, placed))
     model = job.models[0]
     once = often(job.step.trace, plan.stack or ASSUMED, few.mesh.micro_batches)
     short = BlockStep(job.step, job.all_times[model].seconds, blocks, str(plan.cuts), stack=plan.stack)
     copies = copy_s_per_byte(job.system.models[model]) if placed.weights else 0.0
-    chunks = ChunkStages(job, short, copies)
-    return SharedStep(job, short, once, cut(job.step.trace, (), job.step.homes), chunks, ChunkMemory(chunks))
+    of_any = _STRUCTURES.get((alike, step_structure(job.step)), StructureResults)
+    chunks = ChunkStages(job, short, copies, of_any.stages)
+    uncut, memory = cut(job.step.trace, (), job.step.homes), ChunkMemory(chunks, of_any.patterns)
+    return SharedStep(job, short, once, uncut, chunks, memory, of_any)

@@ -28,7 +28,7 @@ WINDOW = 4096
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
 first windows are smaller, so that something is there soon."""
 FIRST_WINDOW = 4
-GROWTH = 32
+GROWTH = 128
 """How many times more plans the next window has: what windows share is worked out again in each."""
 
 BATCHES = 4
