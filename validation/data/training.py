@@ -267,10 +267,10 @@ default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
 
 def _adapters(line: Mapping[str, str]) -> str:
     """Adapters of the rows of LoRA: Qwen's scripts have rank 64 on all linear layers, AutoModel 8 by default; torchtune
-    8 on queries and values (``recipes/configs/llama3_1/8B_lora_single_device.yaml``), over 4 bits in QLoRA."""
+    8 on queries and values, and in QLoRA on all, over 4 bits (``recipes/configs/llama3_1/8B_qlora_single_device.yaml``,
+    read after the first predictions)."""
     if line["source"] == "torchtune README":
-        base = ",base=nf4" if "QLoRA" in line["model"] else ""
-        return f"8,targets=q_proj+v_proj{base}" if "LoRA" in line["model"] else ""
+        return "8,base=nf4" if "QLoRA" in line["model"] else "8,targets=q_proj+v_proj"
     if "(LoRA)" not in line["model"]:
         return ""
     return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
