@@ -420,9 +420,7 @@ def _lacks(line: Mapping[str, str]) -> str:
         f"products in {line['precision']}": not _recipe(line),
         f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
         "a network between slices of TPUs": multi_slice,
-        f"a system of {line['gpu']}": not (
-            line["gpu"] in {*SYSTEMS, *TPUS, *SINGLE} or "HBM2e" in line["gpu"]
-        ),
+        f"a system of {line['gpu']}": not (line["gpu"] in {*SYSTEMS, *TPUS, *SINGLE} or "HBM2e" in line["gpu"]),
     }
     return next((why for why, holds in told.items() if holds), "")
 

@@ -1,4 +1,4 @@
-"""Parts of each block that are CUDA graphs of their own, and where the host waits: for how many rows experts get, for a number.
+"""Parts of each block that are CUDA graphs of their own, and where the host waits for a number.
 
 A graph of some modules of a block is launched once for all of their kernels, forward and backward each
 (Megatron-Core's ``--cuda-graph-impl transformer_engine`` with ``--cuda-graph-scope``,
@@ -77,9 +77,7 @@ def offsets_of_gates(trace: Trace) -> tuple[int, ...]:
     operators = trace.operators
     rows = np.flatnonzero(~operators.view & np.isin(operators.phase, (Phase.FORWARD, Phase.RECOMPUTE))).tolist()
     names = [canonical(operators.name[row]) for row in rows]
-    return tuple(
-        before for before, name in zip(rows, names[1:], strict=False) if name == ("clamped_swiglu", False)
-    )
+    return tuple(before for before, name in zip(rows, names[1:], strict=False) if name == ("clamped_swiglu", False))
 
 
 @kept(16)

@@ -41,7 +41,9 @@ def filled(heads: NDArray[np.float64], device: Accelerator) -> NDArray[np.float6
     return heads / (np.ceil(heads / array) * array) if array else np.ones(len(heads))
 
 
-def with_idle_parts(flop: NDArray[np.float64], trace: Trace, classified: OperatorClasses, device: Accelerator) -> NDArray:
+def with_idle_parts(
+    flop: NDArray[np.float64], trace: Trace, classified: OperatorClasses, device: Accelerator
+) -> NDArray:
     """FLOP of operators, and of those that attend what their arrays could have done meanwhile."""
     rows = np.flatnonzero(np.isin(classified.group, (ATTENTION, ATTENTION_BACKWARD)))
     if not side(device) or not len(rows):

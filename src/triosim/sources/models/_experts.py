@@ -290,7 +290,7 @@ class Experts:
         return _weighed_bias(net, y, net.parameter(f"{last}_bias"), places, weights)
 
     def _laid(self, net: Net, name: str, ends: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """What a grouped product reads beside the rows: its weight, where rows end, and whether the weight is turned."""
+        """What a grouped product reads beside the rows: its weight, where rows end; and if the weight is turned."""
         weight = net.parameter(name)
         turned = not next(inputs_first for known, _, _, inputs_first in self._sizes() if known == name)
         return net.transpose(weight, 1, 2) if turned else weight, ends, turned

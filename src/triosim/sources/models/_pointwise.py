@@ -204,7 +204,7 @@ class PointwiseLayers(AutocastLayers):
         return y
 
     def packed_swiglu(self, x: Tensor, weight: Tensor | None = None, clamped: bool = False) -> Tensor:
-        """silu(first half) x second half of the last dimension, and perhaps times a weight of each row [rows, 1], in one
+        """silu(first half) x second half of the last dimension, perhaps times a weight of each row [rows, 1], in one
         kernel, as its gradient is written by one; GPT-OSS's is ``clamped``."""
         name, dim = f"transformer_engine::{'clamped_' * clamped}swiglu", len(x.shape) - 1
         read, by = self._halves(x), () if weight is None else (weight,)
