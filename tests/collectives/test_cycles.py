@@ -75,7 +75,7 @@ def test_rings_of_a_dgx1_share_its_links() -> None:
 
 @pytest.mark.parametrize("side", [3, 5, 16])
 def test_a_square_torus_of_any_size_has_a_ring_for_each_link(side: int) -> None:
-    """Four rings through all, forwards and backwards, which use each of the torus' links once; they carry four links."""
+    """Four rings through all, forwards and backwards, use each of the links once; they carry four links."""
     members = side * side
     links = np.zeros((members, members))
     for row in range(side):
