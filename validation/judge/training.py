@@ -190,10 +190,10 @@ def workload(row: Row, stack: Stack | None) -> Trace:
     if stack is not None:
         softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
         options = {**stack.model_options, "fused_softmax": softmax}
-    size = {"image_size": row.image} if row.image else {"sequence_length": row.sequence}
     return triosim.model(
-        row.family, batch_size=1, precision=row.precision, optimizer=row.optimizer,
-        configuration=row.configuration or None, lora=row.lora, **size, **options,
+        row.family, batch_size=1, sequence_length=None if row.image else row.sequence, image_size=row.image or None,
+        precision=row.precision, optimizer=row.optimizer, configuration=row.configuration or None, lora=row.lora,
+        **options,
     )  # fmt: skip
 
 
