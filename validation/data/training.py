@@ -45,10 +45,16 @@ STACKS = {
     "PaddleNLP LLaMA": "torch-eager", "OLMo-core README": "torchtitan", "AWS Neuron Trn1 training": "maxtext",
     "Qwen finetuning": "deepspeed-transformers", "NeMo AutoModel LoRA": "torch-eager",
     "DeepSpeed autotuning GPT-2": "deepspeed-transformers",
+    "nanoGPT README": "torch-eager", "nanoGPT README, compiled": "torch-compile", "llm.c scripts": "torch-compile",
+    "Pythia": "megatron-deepspeed", "GPT-NeoX-20B": "megatron-deepspeed", "GLM-130B": "megatron-deepspeed",
+    "OPT-175B": "megatron-2022", "Llama 3 405B": "megatron-core", "NeMo AutoModel pre-training": "megatron-core",
+    "torchtune README": "torch-compile", "fast-DiT README": "torch-eager", "timm training on RTX 3090": "torch-eager",
+    "TPU recipes for Trillium": "maxtext",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
+    "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
@@ -75,7 +81,7 @@ SYSTEMS = {
     "A100-PCIe-80GB": "pcie-a100-8", "H100-SXM-80GB": "hgx-h100", "B200-SXM": "hgx-b200", "B200-180GB": "hgx-b200",
     "H200-SXM": "hgx-h200", "A800-SXM": "hgx-a800", "MI300X": "mi300x-8", "Gaudi2": "gaudi2-8",
     "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "H800-SXM": "hgx-h800",
-    "Trainium1": "trn1-32xlarge",
+    "Trainium1": "trn1-32xlarge", "A100-SXM-40GB on AWS p4d": "aws-p4d",
 }  # fmt: skip
 """Ready systems of the catalog, by the GPU that a row names."""
 RACK, USED_OF_RACK = 72, 64
@@ -134,7 +140,23 @@ UNGATED = ("MaxText 22B", "MaxText 52B")
 Only so do their sizes have 22 and 52 billion parameters (22.1 and 52.3; with today's defaults 25.8 and 65.2).  FLOP
 were counted then as 6 for each parameter and half an attention (``calculate_tflops_training_per_device`` of a
 ``num_model_parameters``).  Looked up after these rows had been seen."""
-TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus"}
+PRESETS = {
+    "DiT-XL/2": ("dit-xl-2", {}), "ResNet-50": ("resnet50", {}), "ResNet-101": ("resnet101", {}),
+    "VGG-16": ("vgg16", {}), "DenseNet-121": ("densenet121", {}), "ViT-B/16": ("vit-base-16", {}),
+    "ViT-L/16": ("vit-large-16", {}), "ConvNeXt-B": ("convnext-base", {}), "Swin-B": ("swin-b", {}),
+    "GPT-NeoX-20B": ("gpt-neox-20b", {}), "Pythia-1B": ("gpt_neox", {
+        "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 8, "intermediate_size": 8192,
+        "vocab_size": 50304, "max_position_embeddings": 2048, "tie_word_embeddings": False,
+    }), "Pythia-1.4B": ("pythia-1.4b", {}), "Pythia-2.8B": ("pythia-2.8b", {}), "Pythia-6.9B": ("pythia-6.9b", {}),
+    "Pythia-12B": ("pythia-12b", {}), "OPT-175B": ("opt-175b", {}), "GPT-OSS 20B": ("gpt-oss-20b", {}),
+    "GPT-OSS 120B": ("gpt-oss-120b", {}), "Qwen3 MoE 30B": ("qwen3-30b-a3b", {}), "GPT3-175B": ("gpt3-175b", {}),
+}  # fmt: skip
+"""Models of sources from P0346 on that the program knows by name."""
+TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
+FLAT = ("TPU-v5e", "TPU-v6e")
+"""TPUs whose torus has two dimensions."""
+SINGLE = {"RTX-3090", "RTX-4090"}
+"""GPUs that a row has one of, in no system of the catalog."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,8 @@ class Row:
         first: what was predicted when the row was found, and its 90 % interval, seconds; empty where that is not kept.
         assumed: what the row leaves open and a rule for its whole source says instead: ``"recompute"`` is the least
             that fits in memory, ``"micro-batch"`` one sample.
+        image: height and width of a sample that is an image or latents of one; 0 for text.
+        optimizer: as ``triosim.model`` takes it.
     """
 
     id: str
@@ -178,6 +202,8 @@ class Row:
     lacks: str = ""
     first: tuple[float, ...] = ()
     assumed: tuple[str, ...] = ()
+    image: int = 0
+    optimizer: str = "adam"
 
     @property
     def judges(self) -> bool:
@@ -231,12 +257,23 @@ def _row(line: Mapping[str, str]) -> Row:
             "plan": _plan(line), "system": _system(line),
             "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
             "first": _first(line), "assumed": assumed, "lora": _adapters(line),
+            **(_OF_IMAGES.get(source) or {"optimizer": "adam"}),
+            "image": int(line["seq_len"]) if source in _OF_IMAGES else 0,
         }
     )  # fmt: skip
 
 
+_OF_IMAGES = {"timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"}}
+"""Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
+default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
+
+
 def _adapters(line: Mapping[str, str]) -> str:
-    """Adapters of the rows of LoRA: Qwen's scripts have rank 64 on all linear layers, AutoModel 8 by default."""
+    """Adapters of the rows of LoRA: Qwen's scripts have rank 64 on all linear layers, AutoModel 8 by default; torchtune
+    8 on queries and values, and in QLoRA on all, over 4 bits (``recipes/configs/llama3_1/8B_qlora_single_device.yaml``,
+    read after the first predictions)."""
+    if line["source"] == "torchtune README":
+        return "8,base=nf4" if "QLoRA" in line["model"] else "8,targets=q_proj+v_proj"
     if "(LoRA)" not in line["model"]:
         return ""
     return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
@@ -300,6 +337,20 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     },
     "Qwen finetuning": lambda line: {"attention": "flash2"},
     "DeepSpeed autotuning GPT-2": lambda line: {"fused_softmax": False, "overlap_gradients": False},
+    "nanoGPT README": lambda line: {"attention": "unfused", "fused_softmax": False, "gelu": "composed"},
+    "nanoGPT README, compiled": lambda line: {"attention": "unfused", "fused_softmax": False},
+    "llm.c scripts": lambda line: {"attention": "cudnn", "clip": True},
+    "Pythia": lambda line: {
+        "attention": "unfused" if line["model"] == "Pythia-1B" else "flash1", "overlap_gradients": True,
+    },
+    "OPT-175B": lambda line: {"overlap_gradients": True},
+    "Llama 3 405B": lambda line: {"attention": "flash2"},
+    "NeMo AutoModel pre-training": lambda line: {
+        "attention": "flash2" if "GPT" in line["model"] else "cudnn", "clip": False, "masters": False,
+        "gradients": "parameter",
+    },
+    "torchtune README": lambda line: {"masters": False},
+    "timm training on RTX 3090": lambda line: {"attention": "unfused"},
 }  # fmt: skip
 """What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
 predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
@@ -365,12 +416,14 @@ def _lacks(line: Mapping[str, str]) -> str:
     told = {
         f"{', '.join(missing)} not published": bool(missing),
         "no time published": not (line["iter_time_s"] or line["tflops_per_gpu"]),
-        "sizes of its experts": experts and not line["model"].startswith("deepseek") and not _named(line),
+        "sizes of its experts": (
+            experts and not line["model"].startswith("deepseek") and not _named(line) and line["model"] not in PRESETS
+        ),
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
         f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
         "a network between slices of TPUs": multi_slice,
-        f"a system of {line['gpu']}": not (line["gpu"] in SYSTEMS or line["gpu"] in TPUS or "HBM2e" in line["gpu"]),
+        f"a system of {line['gpu']}": not (line["gpu"] in {*SYSTEMS, *TPUS, *SINGLE} or "HBM2e" in line["gpu"]),
     }
     return next((why for why, holds in told.items() if holds), "")
 
@@ -406,13 +459,15 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     length, inner = int(line["seq_len"]), int(line["ffn_hidden"] or 4 * width)
     vocabulary = math.ceil(_int(line, "vocab", VOCABULARIES.get(source, VOCABULARY)) / (128 * tp)) * 128 * tp
     named = line["model"].lower()
+    if line["model"] in PRESETS:
+        return PRESETS[line["model"]]
     if (known := _named(line)) is not None:
         return known
     if named.startswith("deepseek"):
         # of the truncated models one layer is dense and the rest have experts: what memory is published says so
         name = "deepseek_v3" if named.startswith("deepseekv3") else "deepseek_v2"
         return name, {"num_hidden_layers": layers, "first_k_dense_replace": 1}
-    if "llama" in named or "internlm" in named or source.startswith("MaxText"):
+    if "llama" in named or "internlm" in named or source.startswith(("MaxText", "GLM")):
         maxtext = source.startswith("MaxText")
         return "nemotron" if line["model"] in UNGATED else "llama", {
             "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
@@ -430,7 +485,8 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         return "bloom", {
             "hidden_size": width, "n_layer": layers, "n_head": heads, "vocab_size": vocabulary, "seq_length": length
         }  # fmt: skip
-    drops = 0.0 if source.startswith(("Mosaic", "JAX-Toolbox")) else 0.1  # DROPOUT_PROB 0.0 in Pax's model_params.py
+    undropped = ("Mosaic", "JAX-Toolbox", "nanoGPT", "llm.c")  # DROPOUT_PROB 0.0 in Pax's model_params.py
+    drops = 0.0 if source.startswith(undropped) else 0.1
     old = source in OLD
     return "gpt", {
         "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": length, "n_inner": inner,
@@ -463,6 +519,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["optimizer"] = bridge.optimizer(line)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
+    if line["source"].startswith("timm"):
+        plan["layout"] = "channels_last"
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
         if re.match("torchtitan|Kempner|nanotron", line["source"]):  # what was gathered is kept for the backward
@@ -479,6 +537,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]
             plan["parallelism_options"] = {**plan.get("parallelism_options", {}), axis: size}
+    if line["source"].startswith("NeMo AutoModel p"):
+        plan["parallelism_options"] |= {"dispatch": "deepep"}
     if "Bridge" in line["source"] and experts > 1:
         plan["parallelism_options"] |= {"dispatch": bridge.dispatch(line), "capacity": bridge.capacity(line)}
         plan["parallelism_options"] |= {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
@@ -493,7 +553,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
             plan |= {"schedule": "interleaved-1f1b", "schedule_options": {"chunks": chunks}}
         elif found := re.search(r"ZB-([12])p", line["overlap"]):
             plan |= {"schedule": "zb-auto", "schedule_options": {"memory": float(found[1])}, "iterations": ITERATIONS}
-        plan["stages"] = _cuts(line, pp * chunks)
+        if line["model"] not in PRESETS:
+            plan["stages"] = _cuts(line, pp * chunks)
     if "Bridge" in line["source"] and bridge.overlaps_experts(line):
         plan |= {
             "schedule": plan.get("schedule", "1f1b"),
@@ -524,10 +585,12 @@ def cuts(family: str, layers: int, parts: int, short: bool) -> tuple[str, ...]:
 
 def _system(line: Mapping[str, str]) -> dict[str, Any]:
     gpu, devices = line["gpu"], int(line["n_gpus"])
+    if gpu in SINGLE:
+        return {"device": gpu, "devices": devices}
     if gpu in TPUS:
-        side = round(devices**0.5)
+        side = next(n for n in range(math.isqrt(devices), 0, -1) if devices % n == 0)
         shape: tuple[int, ...] = (side, devices // side)
-        if gpu != "TPU-v5e":
+        if gpu not in FLAT:
             side = round(devices ** (1 / 3))
             shape = (side, side, devices // side**2) if devices % side**2 == 0 else (4, 4, devices // 16)
         return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape}

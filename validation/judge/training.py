@@ -192,8 +192,9 @@ def workload(row: Row, stack: Stack | None) -> Trace:
         softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
         options = {**stack.model_options, "fused_softmax": softmax}
     return triosim.model(
-        row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
-        configuration=row.configuration or None, lora=row.lora, **options,
+        row.family, batch_size=1, sequence_length=None if row.image else row.sequence, image_size=row.image or None,
+        precision=row.precision, optimizer=row.optimizer, configuration=row.configuration or None, lora=row.lora,
+        **options,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives import constants
-from triosim.collectives.cycles import MOST_MEMBERS, widest_rings
+from triosim.collectives.cycles import MOST_MEMBERS, MOST_TORUS_MEMBERS, square_torus_rings, widest_rings
 from triosim.collectives.group import Group, LinkClass, blocks_of
 from triosim.core.columns import Ragged
 from triosim.hardware import catalog
@@ -122,7 +122,7 @@ _SLOWEST_FIRST = {family: place for place, family in enumerate((*constants.NETWO
 
 def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...], LinkClass | None]:
     """Rings over direct links between the devices, and the link that they are together."""
-    if len(devices) > MOST_MEMBERS:
+    if len(devices) > MOST_TORUS_MEMBERS:
         return (), None
     place = np.full(system.nodes, -1)
     place[devices] = np.arange(len(devices))
@@ -134,7 +134,8 @@ def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...
     def packed(bandwidth: NDArray[np.float64]) -> tuple[tuple[tuple[int, ...], ...], float]:
         links = np.zeros((len(devices), len(devices)))
         np.add.at(links, (source[direct], target[direct]), bandwidth)
-        return widest_rings(np.minimum(links, links.T))
+        both = np.minimum(links, links.T)
+        return widest_rings(both) if len(devices) <= MOST_MEMBERS else square_torus_rings(both)
 
     rings, bandwidth = packed(system.bandwidth[direct])
     if not rings:

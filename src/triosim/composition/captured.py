@@ -1,4 +1,4 @@
-"""Parts of each block that are CUDA graphs of their own, and where the host reads how many rows experts get.
+"""Parts of each block that are CUDA graphs of their own, and where the host waits for a number.
 
 A graph of some modules of a block is launched once for all of their kernels, forward and backward each
 (Megatron-Core's ``--cuda-graph-impl transformer_engine`` with ``--cuda-graph-scope``,
@@ -16,7 +16,7 @@ import numpy as np
 
 from triosim.composition.host import HostCosts
 from triosim.core.caching import kept
-from triosim.operators import kind
+from triosim.operators import canonical, kind
 from triosim.stacks import ATTENTION_PART, PREPROCESS_PART, ROUTER_PART
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Phase, Trace
@@ -65,6 +65,19 @@ def counts_of_experts(trace: Trace) -> tuple[int, ...]:
             found.append(last)
             last = NONE
     return tuple(found)
+
+
+def offsets_of_gates(trace: Trace) -> tuple[int, ...]:
+    """The last operators before the kernels of limited gates (GPT-OSS), in each pass forward.
+
+    Megatron-Core makes a tensor of a number there (``linear_offset`` in ``weighted_bias_quick_geglu_impl`` of
+    ``megatron/core/fusions/fused_bias_geglu.py``), whose copy to the device is from memory that is not pinned, so that
+    the host waits until the device has nothing left.
+    """
+    operators = trace.operators
+    rows = np.flatnonzero(~operators.view & np.isin(operators.phase, (Phase.FORWARD, Phase.RECOMPUTE))).tolist()
+    names = [canonical(operators.name[row]) for row in rows]
+    return tuple(before for before, name in zip(rows, names[1:], strict=False) if name == ("clamped_swiglu", False))
 
 
 @kept(16)

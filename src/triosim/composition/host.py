@@ -28,7 +28,7 @@ from triosim.kernels.changes import same_device
 from triosim.kernels.classes import by_name, reserves
 from triosim.kernels.physical.stream import shortest_kernel_s
 from triosim.operators import canonical, kind, traffic
-from triosim.operators.experts import expert_sizes
+from triosim.operators.experts import EACH, expert_sizes
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase, Trace
 from triosim.transform.quantization import CASTS
@@ -253,8 +253,9 @@ def _launched_inside(trace: Trace) -> NDArray[np.float64]:
 def further_kernels(trace: Trace, casts: bool = True) -> NDArray[np.float64]:
     """Kernels beyond the first of each operator where every expert has its own, shape ``(operators,)``.
 
-    Each expert's product is a kernel, and so is each cast of the rows that it multiplies.  Weights are cast once an
-    iteration, which is left out.
+    Each expert's product is a kernel, and so is each cast of the rows that it multiplies, and each part of what is
+    told once for all experts of a layer (:data:`triosim.operators.experts.EACH`).  Weights are cast once an iteration,
+    which is left out.
 
     Args:
         trace: one rank's step.
@@ -274,11 +275,15 @@ def further_kernels(trace: Trace, casts: bool = True) -> NDArray[np.float64]:
                 apart.setdefault(value, []).append(row)
     writers, calls = trace.writers(), calls_of(trace)
     read = {row: value for value, rows in apart.items() for row in rows}
+    modules, held = operators.module.tolist(), dict[int, float]()
     for product in products.tolist():
         known = expert_sizes(calls[product])
         if known is not None:
             cast = [other for row in writers[product] if row in read for other in apart[read[row]]]
             more[[product, *cast]] = max(round(known.experts) - 1, 0)
+            held[modules[product]] = more[product]
+    each = np.flatnonzero(by_name(operators.name, lambda name: name.startswith(EACH)).astype(bool))
+    more[each] = [held.get(modules[row], 0.0) for row in each.tolist()]
     return more
 
 

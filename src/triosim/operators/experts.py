@@ -14,6 +14,9 @@ _TOPK = ("topk", "top_k", "num_experts_per_tok")
 _GROUPED = "grouped_mm"
 _LOAD = 8
 """Elements of 16 bits that a thread loads at once: rows of an expert begin at a multiple of it."""
+EACH = "each_expert::"
+"""Namespace of operators that are told once for all rows and are a kernel for each expert (``_apply_bias`` of
+Megatron-Core's ``transformer/moe/experts.py``)."""
 PACKED = (1, 2, 4, 8)
 """Elements that a packed weight may hold in one: two of 4 bits in a byte, eight in 32 bits."""
 

@@ -75,6 +75,9 @@ def _of_stack(job: PricedJob, costs: HostCosts, chunks: int) -> HostCosts:
 
         costs = replace(costs, read=counts_of_experts(trace))
     if stack.experts == ONE_BY_ONE:
+        from triosim.composition.captured import offsets_of_gates
+
+        costs = replace(costs, read=tuple(sorted({*costs.read, *offsets_of_gates(trace)})))
         costs = launched_one_by_one(costs, kernels_of_experts(trace, plan))
     if placed.weights:
         if stack.listed_collectives:

@@ -29,7 +29,8 @@ float32 are of bfloat16 parameters: frameworks add up float16, whose steps are f
 them is the 16-bit gradient, or a float32 copy of it that is made first (``-copied``)."""
 ONE_BY_ONE = "one-by-one"
 EXPERTS = ("grouped", ONE_BY_ONE)
-"""How experts multiply: all in one kernel, or each in one of its own."""
+"""How experts multiply: all in one kernel, or each in one of its own, as each has its own cast, and its own sums and
+products of a bias that is weighed."""
 ATTENTION_PART, ROUTER_PART, PREPROCESS_PART = "attn", "moe_router", "moe_preprocess"
 GRAPHS = (
     "", ATTENTION_PART, f"{ROUTER_PART}+{PREPROCESS_PART}", f"{ATTENTION_PART}+{ROUTER_PART}+{PREPROCESS_PART}",
@@ -191,6 +192,7 @@ class Stack:
             "composed_gelu": self.gelu == "composed",
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
             "repeated_heads": self.repeated_heads, "joined_products": self.joined_products, "masters": self.masters,
+            "one_by_one": self.experts == ONE_BY_ONE,
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:

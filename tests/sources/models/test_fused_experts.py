@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 
 import triosim
+from triosim.composition.captured import offsets_of_gates
+from triosim.composition.host import further_kernels
 from triosim.hardware.cluster import device_of
 from triosim.kernels.classes import classify
+from triosim.stacks import load
 from triosim.trace.tables import DTYPES, Phase, Trace
 
 SMALL = {
@@ -96,3 +100,37 @@ def test_a_router_multiplies_16_bits_forward_and_tf32_backward() -> None:
         if name == "transformer_engine::mm"
     }
     assert types == {(int(Phase.FORWARD), "bfloat16"), (int(Phase.BACKWARD), "tfloat32")}
+
+
+def test_biases_of_experts_that_are_gone_through_one_by_one() -> None:
+    """GPT-OSS in Megatron-Core: no kernel adds the first bias; the second is weighed in float32 and added, joined and
+    cast; limits are two kernels, joined before the activation (``experts.py``, ``fused_bias_geglu.py``)."""
+    made = partial(triosim.model, "gpt_oss", batch_size=4, sequence_length=32, configuration=SMALL["gpt_oss"])
+    trace = made(fused=True, one_by_one=True)
+    o, values = trace.operators, trace.values
+    experts = [
+        row for row, name in enumerate(o.name) if o.phase[row] == Phase.FORWARD and not o.view[row]
+        and trace.modules.path[o.module[row]].endswith("layers.0.mlp.experts")
+    ]  # fmt: skip
+    names = [o.name[row].partition("::")[2] for row in experts]
+    at = names.index("_grouped_mm")
+    assert names[at:] == [
+        "_grouped_mm", "clamp", "clamp", "cat", "clamped_swiglu", "_grouped_mm", "index", "add", "cat", "_to_copy",
+        "moe_unpermute",
+    ]  # fmt: skip
+    wide = [DTYPES[values.dtype[o.outputs[row][0]]] for row in experts[at + 6 : at + 9]]
+    assert wide == ["float32"] * 3
+    assert made(fused=True).operators.name == made(fused=True, one_by_one=False).operators.name
+
+
+def test_every_expert_launches_the_sum_of_its_bias() -> None:
+    """Four of eight experts' kernels are beyond the first, and the host waits before the activation."""
+    stack = load("megatron-core")
+    trace = triosim.model("gpt_oss", batch_size=4, sequence_length=32, configuration=SMALL["gpt_oss"],
+                          precision="bfloat16", **stack.model_options)  # fmt: skip
+    more = further_kernels(trace)
+    each = [row for row, name in enumerate(trace.operators.name) if name.startswith("each_expert::")]
+    assert len(each) == LAYERS["gpt_oss"] * (2 + 5)
+    assert more[each].tolist() == [7.0] * len(each)
+    waits = offsets_of_gates(trace)
+    assert [trace.operators.name[row + 1] for row in waits] == ["aten::split_with_sizes"] * LAYERS["gpt_oss"]

@@ -31,6 +31,7 @@ from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.pack import RooflinePack, join, load
 from triosim.kernels.physical.kinds import Work
+from triosim.kernels.systolic_arrays import filled, with_idle_parts
 from triosim.kernels.work.attention import AttentionCalls
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
@@ -58,7 +59,8 @@ def predict(
     """
     operators = trace.operators
     classified = classify(trace, device)
-    found = _seconds(operators.flop, np.nan_to_num(operators.bytes), launches, classified, device, pack)
+    flop = with_idle_parts(operators.flop, trace, classified, device)
+    found = _seconds(flop, np.nan_to_num(operators.bytes), launches, classified, device, pack)
     return Prediction(*found, classified, Source.ROOFLINE, BASIS)
 
 
@@ -85,7 +87,10 @@ def of_work(work: Work, device: Accelerator, pack: RooflinePack | None = None) -
         dtype = work.dtype
         engine = engines(device)[dtype]
     classified = OperatorClasses(group.astype(np.int8), engine, dtype)
-    seconds, spread, _, limit = _seconds(work.flop(), work.bytes(), kernels, classified, device, pack or load())
+    flop = work.flop()
+    if isinstance(work, AttentionCalls):
+        flop = flop / filled(work.head, device)
+    seconds, spread, _, limit = _seconds(flop, work.bytes(), kernels, classified, device, pack or load())
     return Estimates(seconds, spread, np.full(len(work), Source.ROOFLINE, np.int8), limit)
 
 

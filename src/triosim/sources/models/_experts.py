@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.dataclass import dataclass
+from triosim.operators.experts import EACH
 from triosim.sources.models._family import Blocks
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward, activate
@@ -261,6 +262,8 @@ class Experts:
         y, places, weights = _permuted(net, x, numbers, weights)
         by_expert = places if self.bias else None
         ends = self._ends(net, net.view(numbers, (y.shape[0],)))
+        if net.kernels.one_by_one and self.bias:
+            return _added_up(net, self._biased_apart(net, y, ends, places, weights), places, x)
         made = self._made(net, y, ends, by_expert)
         if self.gated:
             y = net.swiglu(made[0], made[1], weights, clamped=self.activation == "clamped")
@@ -268,6 +271,29 @@ class Experts:
             y = net.squared_relu(made[0], weights)
         y = self._product(net, self.names[-1], y, ends, by_expert)
         return _added_up(net, y, places, x)
+
+    def _biased_apart(self, net: Net, y: Tensor, ends: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+        """Rows sorted by expert, as Megatron-Core's ``TEGroupedMLP`` leads them through experts with biases.
+
+        The first product adds its bias as it ends, and the product that makes its weight's gradient sums that of the
+        bias (``general_grouped_gemm`` of Transformer Engine).  Limits are kernels, whose results are joined before the
+        activation's kernel reads them (``weighted_bias_quick_geglu_impl`` of ``fusions/fused_bias_geglu.py``).  The
+        second bias is weighed and added expert by expert (``_apply_bias`` of ``transformer/moe/experts.py``).
+        """
+        first, last = self.names[0], self.names[-1]
+        made = _grouped_mm(net, y, *self._laid(net, first, ends), bias=net.parameter(f"{first}_bias"))
+        gate, up = net.split(made, [self.inner] * 2)
+        if self.activation == "clamped":
+            gate, up = net.clamp(gate), net.clamp(up)
+        y = net.packed_swiglu(net.cat((gate, up), 1), weights, clamped=self.activation == "clamped")
+        y = _grouped_mm(net, y, *self._laid(net, last, ends))
+        return _weighed_bias(net, y, net.parameter(f"{last}_bias"), places, weights)
+
+    def _laid(self, net: Net, name: str, ends: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """What a grouped product reads beside the rows: its weight, where rows end; and if the weight is turned."""
+        weight = net.parameter(name)
+        turned = not next(inputs_first for known, _, _, inputs_first in self._sizes() if known == name)
+        return net.transpose(weight, 1, 2) if turned else weight, ends, turned
 
     def _ends(self, net: Net, by_expert: Tensor) -> Tensor:
         """Where the rows of each expert end."""
@@ -280,9 +306,7 @@ class Experts:
         return ends
 
     def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor | None) -> Tensor:
-        weight = net.parameter(name)
-        turned = not next(inputs_first for known, _, _, inputs_first in self._sizes() if known == name)
-        y = _grouped_mm(net, x, net.transpose(weight, 1, 2) if turned else weight, ends, transposed=turned)
+        y = _grouped_mm(net, x, *self._laid(net, name, ends))
         if by_expert is None or not self.bias:
             return y
         return net.add_(y, net.indexed(net.parameter(f"{name}_bias"), by_expert))
@@ -307,8 +331,11 @@ class Experts:
 # --- operators that only mixtures of experts call ---------------------------------------------------------------------
 
 
-def _grouped_mm(net: Net, x: Tensor, weight: Tensor, ends: Tensor, transposed: bool) -> Tensor:
-    """Rows [rows, inputs] sorted by expert times [experts, inputs, outputs], which may be a transposed view."""
+def _grouped_mm(
+    net: Net, x: Tensor, weight: Tensor, ends: Tensor, transposed: bool, bias: Tensor | None = None
+) -> Tensor:
+    """Rows [rows, inputs] sorted by expert times [experts, inputs, outputs], which may be a transposed view; perhaps
+    with a bias [experts, outputs] that costs nothing beside."""
     y = net.tensor((x.shape[0], weight.shape[2]), x.dtype, needs_grad=x.needs_grad or weight.needs_grad)
     roles, name = ("self", "mat2", "offs"), "aten::_grouped_mm"
     row = net.operator(name, roles, (x, weight, ends), (y,))
@@ -322,6 +349,10 @@ def _grouped_mm(net: Net, x: Tensor, weight: Tensor, ends: Tensor, transposed: b
             dw = net.tensor(weight.shape, weight.dtype)
             net.operator(name, roles, (net.transpose(x, 0, 1), g, ends), (dw,))
             net.give(weight, dw)
+        if bias is not None and bias.needs_grad:
+            db = net.tensor(bias.shape, bias.dtype)
+            net.operator("aten::clone", ("self",), (bias,), (db,))  # as small as it is: what the product has summed
+            net.give(bias, db)
         if x.needs_grad:
             dx = net.tensor(x.shape, x.dtype)
             net.operator(name, roles, (g, net.transpose(weight, 1, 2), ends), (dx,))
@@ -368,6 +399,40 @@ def _permuted(net: Net, x: Tensor, numbers: Tensor, weights: Tensor) -> tuple[Te
 
     net.derivative(row, (y, weighed), rule)
     return y, places, weighed
+
+
+def _weighed_bias(net: Net, y: Tensor, bias: Tensor, by_expert: Tensor, weights: Tensor) -> Tensor:
+    """Rows [rows, width] and, of each one's expert, the bias [experts, width] times the row's weight [rows, 1] in
+    float32: a product and a sum for each expert, joined and brought back to the type of ``y``."""
+    scaled = net.tensor(y.shape, "float32", needs_grad=True)
+    made = net.operator(f"{EACH}index", ("self", "indices"), (bias, by_expert), (scaled,))
+
+    def of_product(g: Tensor) -> None:
+        of_bias, of_weights = net.tensor(g.shape, g.dtype), net.tensor(g.shape, g.dtype)
+        net.operator(f"{EACH}mul", ("self", "other"), (g, weights), (of_bias,))
+        zeros, db = net.tensor(bias.shape, bias.dtype), net.tensor(bias.shape, bias.dtype)
+        net.operator("aten::new_zeros", ("self",), (g,), (zeros,))
+        roles = ("self", "indices", "values")
+        net.operator(f"{EACH}index_put", roles, (zeros, by_expert, of_bias), (db,), {"accumulate": True})
+        net.give(bias, db)
+        net.operator(f"{EACH}mul", ("self", "other"), (g, scaled), (of_weights,))
+        dw = net.tensor(weights.shape, g.dtype)
+        net.operator(f"{EACH}sum", ("self",), (of_weights,), (dw,), {"dim": [1], "keepdim": True})
+        net.give(weights, net.to(dw, weights.dtype))
+
+    net.derivative(made, (scaled,), of_product)
+    total = net.tensor(y.shape, "float32", needs_grad=True)
+    added = net.operator(f"{EACH}add", ("self", "other"), (y, scaled), (total,))
+
+    def of_sum(g: Tensor) -> None:
+        narrow, dy = net.tensor(y.shape, y.dtype), net.tensor(y.shape, y.dtype)
+        net.operator(f"{EACH}_to_copy", ("self",), (g,), (narrow,), {"dtype": y.dtype})
+        net.operator("aten::clone", ("self",), (narrow,), (dy,))  # parts of what was split are joined
+        net.give(y, dy)
+        net.give(scaled, g)
+
+    net.derivative(added, (total,), of_sum)
+    return net.to(net.cat((total,), 0), y.dtype)
 
 
 def _added_up(net: Net, y: Tensor, places: Tensor, like: Tensor) -> Tensor:

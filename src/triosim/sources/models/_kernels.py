@@ -32,6 +32,9 @@ class LayerKernels:
         repeated_heads: keys and values of grouped heads are copied for each head of queries before attention.
         joined_products: queries, keys and values are made by one product, and so are gate and up, whatever the
             implementation does that a family is named after.
+        one_by_one: experts are gone through one by one (Megatron-Core): the first product adds its bias itself, that
+            of the second is weighed, added and joined in float32 by kernels for each expert, and limits of a gate
+            (``clamped``) are kernels before its own.
         masters: the optimizer updates float32 copies of 16-bit parameters; otherwise these themselves, with states in
             their type.
     """
@@ -48,6 +51,7 @@ class LayerKernels:
     copied_heads: bool = False
     repeated_heads: bool = False
     joined_products: bool = False
+    one_by_one: bool = False
     masters: bool = True
 
     def check(self) -> None:

@@ -203,12 +203,14 @@ class PointwiseLayers(AutocastLayers):
         self.derivative(row, (y,), rule)
         return y
 
-    def packed_swiglu(self, x: Tensor) -> Tensor:
-        """silu(first half) x second half of the last dimension, in one kernel, as its gradient is written by one."""
-        name, dim = "transformer_engine::swiglu", len(x.shape) - 1
-        read = self._halves(x)
+    def packed_swiglu(self, x: Tensor, weight: Tensor | None = None, clamped: bool = False) -> Tensor:
+        """silu(first half) x second half of the last dimension, perhaps times a weight of each row [rows, 1], in one
+        kernel, as its gradient is written by one; GPT-OSS's is ``clamped``."""
+        name, dim = f"transformer_engine::{'clamped_' * clamped}swiglu", len(x.shape) - 1
+        read, by = self._halves(x), () if weight is None else (weight,)
         y = self.tensor(read[0].shape, x.dtype, needs_grad=x.needs_grad)
-        row = self.operator(name, ("gate", "up"), read, (y,))
+        roles = ("gate", "up", "weight")[: 2 + len(by)]
+        row = self.operator(name, roles, (*read, *by), (y,))
         narrow = bool(self.kernels.stored_gate) and self.training
         kept = self._copied(x, self.kernels.stored_gate) if narrow else x
 
@@ -216,9 +218,12 @@ class PointwiseLayers(AutocastLayers):
             again = self._halves(self._copied(kept, x.dtype)) if narrow else read
             whole = self._like(x, False)
             parts = [self.alias(whole, part.shape, at * int(part.shape[-1])) for at, part in enumerate(again)]
-            self.operator(f"{name}_backward", ("grad_output", "gate", "up"), (g, *again), parts)
+            of_weight = [self._like(one, False) for one in by]
+            self.operator(f"{name}_backward", ("grad_output", *roles), (g, *again, *by), [*parts, *of_weight])
             self.operator("aten::cat", ("tensors", "tensors"), parts, (whole,), {"dim": dim}, view=True)
             self.give(x, whole)
+            for one, gradient in zip(by, of_weight, strict=True):
+                self.give(one, gradient)
 
         self.derivative(row, (y,), rule)
         return y
