@@ -41,11 +41,11 @@ FOLDS = 5
 
 PRIOR: dict[type, dict[str, tuple[float, float, float, float]]] = {  # value, width of the prior (log), lowest, highest
     Prefill: {
-        "launch_s": (9e-6, 1.0, 1e-6, 3e-5), "efficiency": (0.75, 0.15, 0.005, 1.0),
+        "launch_s": (9e-6, 1.0, 1e-6, 3e-5), "efficiency": (0.91, 0.05, 0.005, 1.0),
         "joule_per_flop": (1.2e-12, 0.5, 1e-13, 5e-12), "prologue_cycles": (3000.0, 1.0, 100.0, 1e6),
         "bandwidth_fraction": (0.85, 0.1, 0.2, 0.95), "cache_fraction": (0.8, 0.15, 0.02, 1.2),
         "cache_rate": (12.0, 0.3, 2.0, 32.0), "overlap": (1.5, 0.3, 1.0, 6.0),
-        "softmax_cycles": (0.03, 1.0, 1e-4, 2.0), "cast_s": (1e-6, 1.0, 1e-8, 2e-5),
+        "softmax_cycles": (0.09, 0.3, 1e-4, 4.0), "narrow_cycles": (0.03, 0.5, 1e-4, 2.0), "cast_s": (1e-6, 1.0, 1e-8, 2e-5),
     },
     Decode: {
         "launch_s": (5e-6, 0.7, 1e-6, 3e-5), "split_s": (5e-6, 1.0, 1e-7, 3e-5), "split_keys": (300.0, 1.0, 10.0, 4e3),
@@ -66,7 +66,8 @@ loop.  ``part_s``: a tenth of a microsecond, part of a trip to the cache.  The f
 chosen after a look at the errors left out, which flatters them; so were the caches of prefill."""
 BELIEF: dict[type, float] = {Prefill: 10.0, Decode: 60.0}
 FAMILY_PRIOR: dict[str, dict[str, float]] = {
-    "flash3": {"block_rate": 48.0}, "trtllm": {"block_rate": 48.0, "pad_keys": 128.0},
+    "flash3": {"block_rate": 48.0, "softmax_cycles": 1 / 16},
+    "trtllm": {"block_rate": 48.0, "pad_keys": 128.0, "softmax_cycles": 1 / 16},
 }  # fmt: skip
 """Kernels that copy by the tensor memory accelerator (Hopper, Blackwell) have four tiles under way instead of one; a
 step of TensorRT-LLM's is of 128 keys."""
@@ -189,6 +190,12 @@ TRAITS: dict[type, tuple[dict[str, float], ...]] = {
 """What is tried one after the other because nothing lies between."""
 
 
+BESIDE = ("trtllm",)
+"""Families whose softmax runs beside the products of another tile (``tcgen05``, which one thread issues)."""
+ONE_TYPE = ("flash3",)
+"""Families that multiply in the type that keys are kept in: measured rows of bfloat16 over fp8 keys take what those of
+fp8 take."""
+
 WINDOWED = 100
 """Rows with a window shorter than the context from which it can be seen whether keys outside are skipped; kernels are
 taken to skip them where there are fewer."""
@@ -209,6 +216,9 @@ def traits(measured: Measured, cls: Phase) -> dict[str, float]:
 def fit(measured: Measured, cls: Phase, fixed: dict[str, float] | None = None, rows: int = ROWS) -> Any:
     """Constants that predict ``measured`` best: least smooth absolute error of the logarithm, with priors."""
     fixed = traits(measured, cls) if fixed is None else fixed
+    if cls is Prefill:
+        family = FAMILIES[int(measured.work.family[0])]
+        fixed = {**fixed, "beside": float(family in BESIDE), "casts": float(family in ONE_TYPE)}
     random = np.random.default_rng(0)
     chosen = [np.flatnonzero(measured.device == name) for name in np.unique(measured.device)]
     chosen = [random.permutation(at)[:rows] for at in chosen]

@@ -4,7 +4,7 @@ One set of constants per kernel family and phase, nothing per device: devices di
 
 Prefill, one thread block per tile of ``tile`` queries (some families pack heads that share keys into one tile)::
 
-    pair    = FLOP of a pair / (sustained / SMs) + softmax_cycles / clock
+    pair    = norm(FLOP of a pair / (sustained / SMs), softmax_cycles / (clock exponentials))
     compute = norm2(pairs of padded tiles / SMs, pairs of the longest tile) pair
     memory  = bytes * (miss / (bandwidth_fraction bandwidth) + (1 - miss) / (cache_rate clock SMs))
     seconds = launch + norm(compute, memory) + waves prologue / clock + store
@@ -20,8 +20,11 @@ Decoding, one block per sequence and key head, split along the keys while blocks
 A block waits for memory most of its time, so ``block`` follows no clock (its cycles are those of 1.8 GHz); what hides
 it are other blocks on the same multiprocessor, as many as its shared memory holds.
 
-``sustained`` is what the power budget leaves of the peak: norm-6 minimum of ``efficiency peak`` and
-``TDP / joule_per_flop``.  ``miss`` goes from 0 to 1 where the bytes outgrow the part ``cache_fraction`` of the cache.
+``sustained`` is what the power limit leaves of ``efficiency peak``, by the law of matrix products
+(:mod:`triosim.kernels.physical.gemm`): their joules per FLOP follow process, width and clock, with a constant of
+attention's own.  Synchronous matrix instructions wait for the softmax: the two add up.  Asynchronous ones (``wgmma``,
+``tcgen05``) run beside that of another tile: the root of the sum of squares, so that equal ones give 1 / sqrt(2) of the
+peak (FlashAttention-4's authors reach 71 % on B200 with heads of 128, where both take as long).  ``miss`` goes from 0 to 1 where the bytes outgrow the part ``cache_fraction`` of the cache.
 Kernels in a model find a cold cache (``warm`` false), those of a repeated benchmark a warm one.
 
 Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch, heads and query tiles), Flash-Decoding
@@ -30,6 +33,7 @@ Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,11 +41,12 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
+from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE, DTYPES
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import fallbacks
+from triosim.kernels.physical import fallbacks, gemm
 from triosim.kernels.physical._tables import FamilyConstants, device_of, load, waves
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.attention import FAMILIES, AttentionCalls
@@ -78,17 +83,20 @@ class Prefill:
         launch_s: shortest time at a clock of 1.8 GHz; it falls with the root of the clock (host and memory latencies do
             not follow it).
         efficiency: part of the peak that the inner loop reaches when power is no limit.
-        joule_per_flop: energy of an operation at full load.
+        joule_per_flop: energy of an operation at full load, at 7 nm and A100's width and clock.
         prologue_cycles: clocks of a block before and after its loop.
         bandwidth_fraction: part of the datasheet's bandwidth that is reached.
         cache_fraction: part of the last-level cache that repeated tensors may fill and still be served from it.
         cache_rate: bytes per clock and multiprocessor from the cache.
         overlap: exponent of the norm that joins compute and memory.
-        softmax_cycles: clocks of a multiprocessor for the exponential of one pair.
+        softmax_cycles: clocks of a multiprocessor for the softmax of one pair.
         cast_s: time that is added where keys are kept in a narrower type than the queries come in, at 1.8 GHz.
         tile: queries of one thread block.
         packs: 1 where queries of heads that share their keys lie in one tile, 0 where each head has its own.
         skips: 1 where keys outside a window are skipped, 0 where they are computed and masked.
+        narrow_cycles: clocks that the softmax of one pair takes longer where 8 bits are multiplied.
+        beside: 1 where the softmax runs beside the products of another tile, 0 where they wait for it.
+        casts: 1 where queries are cast to the type that keys are kept in, which is multiplied then.
     """
 
     launch_s: float
@@ -104,6 +112,9 @@ class Prefill:
     tile: float
     packs: float
     skips: float
+    narrow_cycles: float
+    beside: float
+    casts: float
 
 
 @dataclass(frozen=True)
@@ -244,10 +255,11 @@ def prefill(
         first: whether it is the first version of FlashAttention, with the constants of the second.
     """
     d = device_of(device)
-    sustained = d.sustained(peak * _peaks(work, device), c.efficiency, c.joule_per_flop)
-    sustained = np.where(work.backward, BACKWARD * sustained, sustained)
-    if first:
-        sustained = FLASH1 * sustained
+    if c.casts:
+        narrow = np.where(work.kv_bytes < work.q_bytes, DTYPE_CODE["float8_e4m3fn"], work.dtype)
+        work = replace(work, dtype=narrow.astype(np.int8))
+    slower = np.where(work.backward, BACKWARD, 1.0) * (FLASH1 if first else 1.0)
+    rate = _rate(work, device, c, peak, slower)
     group = work.heads / work.kv_heads if c.packs else 1.0
     rows = np.ceil(work.queries * group / c.tile)
     blocks = work.batch * work.heads / group * rows
@@ -257,7 +269,7 @@ def prefill(
     seen = np.minimum(np.maximum(seen + edge, STEP), keys)
     window = np.where((work.window > 0) & (c.skips > 0), np.minimum(work.window + STEP, keys), keys)
     flop = work.flop() * _padding(work.head) if first else work.flop()
-    pair = flop / np.maximum(work.pairs(), 1.0) / (sustained / d.units) + c.softmax_cycles / d.clock
+    pair = flop / np.maximum(work.pairs(), 1.0) / (rate / d.units)
     compute = np.hypot(blocks * seen / d.units, window) * c.tile * pair
     moved = work.key_bytes() + work.query_bytes()
     moved = np.where(work.backward, 2 * moved, moved)
@@ -267,6 +279,39 @@ def prefill(
     body = (compute**c.overlap + memory**c.overlap) ** (1 / c.overlap)
     launch = d.launch(c.launch_s + np.where(work.kv_bytes < work.q_bytes, c.cast_s, 0.0))
     return KernelPredictions(launch + body + prologue + store, _limit(compute + prologue, memory + store, launch))
+
+
+def exponentials(device: Accelerator) -> float:
+    """How many exponentials a multiprocessor does in a clock, over the 16 of all others since Pascal.
+
+    Twice as many on Blackwell Ultra (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", compute
+    capability 10.3; NVIDIA, "Inside NVIDIA Blackwell Ultra").
+    """
+    return 2.0 if device.architecture.startswith("Blackwell Ultra") else 1.0
+
+
+def _rate(
+    work: AttentionCalls, device: Accelerator, c: Prefill, part: float, slower: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """FLOP/s that each call reaches in its tiles: ``slower`` of what there is with ``part`` of the peak."""
+    out, peaks, rows = np.empty(len(work)), _peaks(work, device), work.pairs()
+    law = gemm.load().constants["tensor"]
+    d = device_of(device)
+    per_pair = work.flop() / np.maximum(rows, 1.0)
+    for code in distinct(work.dtype):
+        at = work.dtype == code
+        chip = gemm.silicon(device, DTYPES[code])
+        cycles = c.softmax_cycles + (c.narrow_cycles if DTYPE_BYTES[DTYPES[code]] == 1 else 0.0)
+        softmax = cycles / (d.clock * exponentials(device) * d.units)
+        products = per_pair[at] / (c.efficiency * part * peaks[at])
+        rate = slower[at] * per_pair[at] / (np.hypot(products, softmax) if c.beside else products + softmax)
+        reference = gemm.REFERENCE_WIDTH[chip.unit]
+        if chip.unit != "simt" and not gemm.halved(chip, reference):  # else power does not bind
+            narrower = gemm.REFERENCE_WIDTH["tensor"] / reference  # half the bits, half the joules
+            joule = gemm.joules(chip, replace(law, joule=narrower * c.joule_per_flop), reference)
+            rate = gemm.governed(chip, rate, joule, law)
+        out[at] = rate
+    return out
 
 
 def decode(work: AttentionCalls, device: Accelerator, c: Decode) -> KernelPredictions:
