@@ -58,7 +58,9 @@ PRIOR: dict[type, dict[str, tuple[float, float, float, float]]] = {  # value, wi
 }  # fmt: skip
 """Plausible values before any measurement; a prior counts like ``BELIEF`` rows (decoding on one device
 alone has two explanations of short contexts, padding or work per block; with less, the fit falls into either).
-The part of the softmax: 16 exponentials per clock on a multiprocessor, half of them hidden.  ``block_cycles``: five
+``efficiency``: that of matrix products.  ``softmax_cycles``: 16 exponentials per clock on a multiprocessor and, beside
+each, three and a half operations of 128 lanes (scale, maximum, sum, half a conversion); the exponentials alone where
+instructions are asynchronous.  ``narrow_cycles``: half of that for the conversion of the scores.  ``block_cycles``: five
 trips to memory, one after the other, of 0.8 us.  ``block_rate``: 16 KiB under way per multiprocessor (a
 tile of 64 keys of 128 elements) over 1,300 clocks of latency.  ``pad_keys``: the 64 keys of one step of the kernel's
 loop.  ``part_s``: a tenth of a microsecond, part of a trip to the cache.  The form of decoding, the widths of
@@ -85,8 +87,8 @@ UNITS = {
     "overlap": "exponent", "split_s": "seconds", "split_keys": "keys", "part_s": "seconds", "pad_keys": "keys",
     "block_cycles": "clocks of 1.8 GHz", "block_rate": "bytes per clock and multiprocessor",
     "drift": "part of the last wave", "softmax_cycles": "clocks of a multiprocessor per pair",
-    "cast_s": "seconds at 1.8 GHz", "tile": "queries",
-    "packs": "0 or 1", "skips": "0 or 1", "head_cycles": "clocks of 1.8 GHz",
+    "cast_s": "seconds at 1.8 GHz", "tile": "queries", "narrow_cycles": "clocks of a multiprocessor per pair",
+    "packs": "0 or 1", "skips": "0 or 1", "beside": "0 or 1", "casts": "0 or 1", "head_cycles": "clocks of 1.8 GHz",
 }  # fmt: skip
 
 
@@ -248,15 +250,18 @@ def shapes(measured: Measured) -> NDArray[np.int64]:
 
 
 def left_out(measured: Measured, cls: Phase) -> NDArray[np.float64]:
-    """log(measured / predicted) of every row by constants that never saw its device (its shape, where there is one)."""
+    """log(measured / predicted) of every row by constants that never saw its device (its shape, where there is one).
+
+    Where shapes are left out the traits of the kernels, three yes or no, are those that all of them show.
+    """
     names = np.unique(measured.device)
     if len(names) > 1:
-        parts = [measured.device == name for name in names]
+        parts, fixed = [measured.device == name for name in names], None
     else:
-        parts = [shapes(measured) % FOLDS == fold for fold in range(FOLDS)]
+        parts, fixed = [shapes(measured) % FOLDS == fold for fold in range(FOLDS)], traits(measured, cls)
     errors = np.empty(len(measured))
     for part in parts:
-        c = fit(measured.take(np.flatnonzero(~part)), cls)
+        c = fit(measured.take(np.flatnonzero(~part)), cls, fixed)
         errors[part] = np.log(measured.seconds[part] / predict(measured.take(np.flatnonzero(part)), c))
     return errors
 
@@ -288,6 +293,16 @@ def coverage(errors: NDArray, spread: float) -> float:
     return float(100 * np.mean(np.abs(errors) <= spread))
 
 
+def across(measured: Measured, older: Any, family: str) -> float:
+    """90 % of the errors where a family's kernels are taken for what the constants of an older one say; prints them."""
+    at = (measured.work.family == FAMILIES.index(family)) & np.char.startswith(measured.variant, "bfloat16/bf")
+    rows = measured.take(np.flatnonzero(at))
+    errors = np.log(rows.seconds / predict(rows, model.newer(older)))
+    print(f"    {family:8s} taken for flash2's next: {len(rows)} rows, MAPE {mape(errors):.1f} %, bias {np.median(errors):+.2f}, "
+          f"90 % within {quantile(errors):.2f}")  # fmt: skip
+    return quantile(errors) if family == "flash3" else 0.0  # TensorRT-LLM's are Blackwell's own
+
+
 def judge(phase: str, cls: Phase) -> dict[str, Any]:
     """Constants, spreads and the printed table of one phase."""
     measured, dropped = read(phase)
@@ -314,7 +329,9 @@ def judge(phase: str, cls: Phase) -> dict[str, Any]:
                 print(f"    {family:8s} {name:16s} {variant:18s} {how:16s} {len(at):6d} rows, MAPE {mape(at):5.1f} %, "
                       f"median {100 * np.median(np.abs(np.expm1(-at))):5.1f} %, bias {np.median(at):+.2f}")  # fmt: skip
     spreads = {key: quantile(out) for key, out in errors.items()}
-    seen, unseen = quantile(np.concatenate(list(errors.values()))), max(spreads.values())
+    fallback = [across(measured, found["flash2"], family) for family in fitted if family in model.NEWER]
+    seen = quantile(np.concatenate(list(errors.values())))
+    unseen = max([*spreads.values(), *fallback])
     for (family, name), out in errors.items():
         others = [s for (_, other), s in spreads.items() if other != name] or [unseen]
         print(f"    {family:8s} {name:16s} MAPE {mape(out):5.1f} %, 90 % of errors within {spreads[family, name]:.2f}, "

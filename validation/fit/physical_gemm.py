@@ -334,7 +334,7 @@ def newer(found: dict[str, GemmConstants]) -> dict[str, GemmConstants]:
         middle = math.sqrt(low * high)
         seconds = predict(work, device, {"tensor": having("tensor", middle)}).seconds
         low, high = (middle, high) if float(work.flop()[0] / seconds[0]) > flops else (low, middle)
-    return {**found, **{engine: having(engine, low) for engine in ("tensor", "narrow", "fourbit")}}
+    return {**found, **{engine: having(engine, low) for engine in ("tensor", "narrow", "tuned", "fourbit")}}
 
 
 def fit(data: Data, without: str | None = None) -> dict[str, GemmConstants]:

@@ -255,8 +255,8 @@ def halved(chip: DeviceParameters, reference: float) -> bool:
 
 def sustained(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
     """FLOP/s that large products reach in a burst, under the peak and under the power limit."""
-    if halved(chip, reference):
-        return c.reach * chip.peak
+    if halved(chip, reference):  # what other units lose beside computing is as much in time, and less of twice as long
+        return chip.peak / (1.0 + chip.width / (HALVED * reference) * (1.0 / c.reach - 1.0))
     return float(governed(chip, c.reach * chip.peak, joules(chip, c, reference), c))
 
 
