@@ -1,27 +1,26 @@
 """Kernel times that others published, of devices or software that shaped no constant here: ``elsewhere.csv``.
 
 Microseconds; where a source gives a rate they are worked out from it.  Of products the shape is rows x columns x terms;
-of attention batch x heads x key heads x head x queries x keys, ``c`` where it is causal; of streams bytes read x written.
+of attention batch x heads x key heads x head x queries x keys, ``c`` where it is causal; of streams bytes read x
+written.  Sources:
 
-=========================  ===================================================================================================
-stas00 mamf                github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul FLOPS" (the best of
-                           many shapes, means of 100; Gaudi 2 shaped a constant and is left out)
-mag- gpu_benchmark         github.com/mag-/gpu_benchmark, README (the best of many shapes)
-AMD MAF                    rocm.blogs.amd.com, "Measuring Max-Achievable FLOPs - Part 2" (750 W, hipBLASLt)
-xzwgit gpu-flops-bench     github.com/xzwgit/gpu-flops-bench, README (cuBLASLt, the best size of each type, which is not told:
-                           8,192 here)
-zzc0721 database           github.com/zzc0721/torch-performance-test-data, database.md (``torch.mm``, the best of squares of 1,024 to
-                           10,240: 8,192 here)
-GB200 cuBLAS               a public study of bf16 kernels on GB200 beside DeepGEMM and cuBLAS ("Level 9: Matching DeepGEMM
-                           Architecture"), column cuBLAS
-aiconfigurator vLLM 0.20   github.com/ai-dynamo/aiconfigurator, campaign_checkpoints (Apache-2.0): FlashInfer with TensorRT-LLM's kernels
-                           on Blackwell, FlashAttention-3 on H200.  A100's and H200's prefill is left out, some of whose rows are faster than
-                           the peak
-tvm flash_perf             github.com/apache/tvm, tl_doc/flash_perf.md (FlashAttention-2, 2,048 positions; batch and heads are not told:
-                           64 x 16 here, which fill the device)
-gau-nernst learn-cuda      github.com/gau-nernst/learn-cuda, attention (``F.sdpa``, FlashAttention; at 400 W)
-BabelStream                as printed in public logs and guides (float64: copies and triads; MI300X by AMD's acceptance guide)
-=========================  ===================================================================================================
+* ``stas00 mamf``: github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul FLOPS": the best of
+  many shapes, means of 100.  Gaudi 2 shaped a constant and is left out.
+* ``mag- gpu_benchmark``: github.com/mag-/gpu_benchmark, README: the best of many shapes.
+* ``AMD MAF``: rocm.blogs.amd.com, "Measuring Max-Achievable FLOPs - Part 2": 750 W, hipBLASLt.
+* ``xzwgit gpu-flops-bench``: github.com/xzwgit/gpu-flops-bench, README: cuBLASLt, the best size of a type, which is
+  not told (8,192 here).
+* ``zzc0721 database``: github.com/zzc0721/torch-performance-test-data, database.md: ``torch.mm``, the best of squares
+  of 1,024 to 10,240 (8,192 here).  Other cards of that page chose the ratios of emulated types.
+* ``GB200 cuBLAS``: a public study of bf16 kernels on GB200 ("Level 9: Matching DeepGEMM Architecture"), column cuBLAS.
+* ``aiconfigurator vLLM 0.20``: github.com/ai-dynamo/aiconfigurator, campaign_checkpoints (Apache-2.0): FlashInfer with
+  TensorRT-LLM's kernels on Blackwell, FlashAttention-3 on H200.  Prefill of A100 and H200 is left out: rows are
+  faster than the peak.  Blackwell's prefill was looked at when the joules of its kernels were chosen.
+* ``tvm flash_perf``: github.com/apache/tvm, tl_doc/flash_perf.md: FlashAttention-2, 2,048 positions; batch and heads
+  are not told (64 x 16 here, which fill the device).
+* ``gau-nernst learn-cuda``: github.com/gau-nernst/learn-cuda, attention: ``F.sdpa`` by FlashAttention, at 400 W.
+* ``BabelStream``: copies and triads in float64 as printed in public logs and guides.  That of MI300X chose what MI300's
+  memory delivers, beside that of V100.
 """
 
 from __future__ import annotations
@@ -65,7 +64,12 @@ def read(path: Path) -> list[Published]:
     with path.open(encoding="utf-8", newline="") as file:
         return [
             Published(
-                row["source"], row["device"], row["kernel"], row["dtype"], row["shape"], 1e-6 * float(row["microseconds"])
+                row["source"],
+                row["device"],
+                row["kernel"],
+                row["dtype"],
+                row["shape"],
+                1e-6 * float(row["microseconds"]),
             )
             for row in csv.DictReader(file)
         ]

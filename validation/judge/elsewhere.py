@@ -64,8 +64,8 @@ def main() -> int:
     parser.add_argument("--rows", action="store_true", help="print each row too")
     options = parser.parse_args()
     found = [predicted(row) for row in elsewhere.read(options.data)]
-    print(f"{'source, device, kernel':62s}{'rows':>5s}{'mean %':>8s}{'median':>8s}{'bias':>8s}{'worst':>8s}{'holds':>7s}"
-          f"{'width':>7s}")  # fmt: skip
+    print(f"{'source, device, kernel':62s}{'rows':>5s}{'mean %':>8s}{'median':>8s}{'bias':>8s}{'worst':>8s}"
+          f"{'holds':>7s}{'width':>7s}")  # fmt: skip
     groups: dict[str, list[Found]] = {}
     for one in found:
         row = one.row

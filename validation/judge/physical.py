@@ -2,8 +2,8 @@
 
 Constants are those of ``validation/fit/physical_KIND.py``, fitted anew to the public measurements of all devices but
 the one that is judged, also where that is the only one of its generation (Hopper's FlashAttention-3 is then what
-:func:`triosim.kernels.physical.attention.newer` makes of the second).  Kernels that were measured on that device only are
-judged on held-out shapes: a fifth of them is left out in turn.
+:func:`triosim.kernels.physical.attention.newer` makes of the second).  Kernels that were measured on that device only
+are judged on held-out shapes: a fifth of them is left out in turn.
 
 The interval's half-width is the 90 % quantile of the errors on the other devices, each left out in turn as well: pooled
 where the judged device's architecture is among theirs, else the largest of one device times ``sqrt(1 + 1/n)`` for

@@ -22,10 +22,12 @@ it are other blocks on the same multiprocessor, as many as its shared memory hol
 
 ``sustained`` is what the power limit leaves of ``efficiency peak``, by the law of matrix products
 (:mod:`triosim.kernels.physical.gemm`): their joules per FLOP follow process, width and clock, with a constant of
-attention's own.  Synchronous matrix instructions wait for the softmax: the two add up.  Asynchronous ones (``wgmma``,
-``tcgen05``) run beside that of another tile: the root of the sum of squares, so that equal ones give 1 / sqrt(2) of the
-peak (FlashAttention-4's authors reach 71 % on B200 with heads of 128, where both take as long).  ``miss`` goes from 0 to 1 where the bytes outgrow the part ``cache_fraction`` of the cache.
-Kernels in a model find a cold cache (``warm`` false), those of a repeated benchmark a warm one.
+attention's own.  Matrix instructions that warps issue wait for the softmax: the two add up, but for what ``wgmma``
+hides of it.  Those of Blackwell (``tcgen05``, which one thread issues) run beside the softmax of another tile: the root
+of the sum of squares, so that equal ones give 1 / sqrt(2) of the peak (FlashAttention-4's authors reach 71 % on B200
+with heads of 128, where both take as long).  ``miss`` goes from 0 to 1 where the bytes outgrow the part
+``cache_fraction`` of the cache.  Kernels in a model find a cold cache (``warm`` false), those of a repeated benchmark a
+warm one.
 
 Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch, heads and query tiles), Flash-Decoding
 (split keys); wave quantisation as in NeuSight (Lee et al., ASPLOS 2025, section 4).
@@ -176,13 +178,12 @@ Phase = TypeVar("Phase", Prefill, Decode)
 
 
 def newer(c: Phase) -> Phase:
-    """What a family of :data:`NEWER` is taken for as long as nobody has measured it, from the constants of an older one.
+    """What a family of :data:`NEWER` is taken for while nobody has measured it, from the constants of an older one.
 
-    Instructions that run beside others hide all of the softmax but its exponentials; the accelerator that copies tiles has
-    more of them under way; and a kernel that joins parts is launched before the one that makes them ends (CUDA C++
-    Programming Guide, "Programmatic Dependent Launch").  Measured on H100, which has no part in the constants of A100
-    and L40S: prefill 10.1 to 13.2 % and decoding 12 to 14 % off on each of the three when it is left out (26.9 and 29.6 %
-    on H100 without any of this).
+    Instructions that run beside others hide all of the softmax but its exponentials; the accelerator that copies tiles
+    has more of them under way; and a kernel that joins parts is launched before the one that makes them ends (CUDA C++
+    Programming Guide, "Programmatic Dependent Launch").  On H100, from A100 and L40S alone, prefill is 12.0 % off and
+    decoding 14.3 % (26.9 and 29.7 % without any of this); the three were chosen with H100 in view.
     """
     if isinstance(c, Prefill):
         return replace(c, softmax_cycles=min(c.softmax_cycles, 1 / EXPONENTIALS))
@@ -320,8 +321,8 @@ def prefill(
 def exponentials(device: Accelerator) -> float:
     """How many exponentials a multiprocessor does in a clock, over the 16 of all others since Pascal.
 
-    Twice as many on Blackwell Ultra (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", compute
-    capability 10.3; NVIDIA, "Inside NVIDIA Blackwell Ultra").
+    Twice as many on Blackwell Ultra (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions",
+    compute capability 10.3; NVIDIA, "Inside NVIDIA Blackwell Ultra").
     """
     return 2.0 if device.architecture.startswith("Blackwell Ultra") else 1.0
 

@@ -65,8 +65,8 @@ over 732 (NVIDIA, Tesla V100 whitepaper, "HBM2 Memory Architecture")."""
 
 CDNA3 = 4.069 / 5.3 / (828.5 / 900)
 """Of MI300's memory, whose eight dies of compute units reach it through four others: BabelStream's copy, mul, add and
-triad, on average, on an MI300X (AMD, Instinct documentation, "System validation", BabelStream: 4,256, 4,116, 3,956 and 3,948
-GB/s of 5,300) over those on a V100 (812, 810, 846 and 846 of 900, UoB-HPC)."""
+triad, on average, on an MI300X (AMD, Instinct documentation, "System validation", BabelStream: 4,256, 4,116, 3,956
+and 3,948 GB/s of 5,300) over those on a V100 (812, 810, 846 and 846 of 900, UoB-HPC)."""
 
 
 @dataclass(frozen=True)
