@@ -296,7 +296,9 @@ def prefill(
         narrow = np.where(work.kv_bytes < work.q_bytes, DTYPE_CODE["float8_e4m3fn"], work.dtype)
         work = replace(work, dtype=narrow.astype(np.int8))
     slower = np.where(work.backward, BACKWARD, 1.0) * (FLASH1 if first else 1.0)
-    rate = _rate(work, device, c, peak, slower)
+    flop = work.flop() * _padding(work.head) if first else work.flop()
+    pair = flop / np.maximum(work.pairs(), 1.0)
+    pair = pair / (_rate(work, pair, device, c, peak, slower) / d.units)
     group = work.heads / work.kv_heads if c.packs else 1.0
     rows = np.ceil(work.queries * group / c.tile)
     blocks = work.batch * work.heads / group * rows
@@ -305,8 +307,6 @@ def prefill(
     seen = work.seen() if c.skips else work.unlimited().seen()
     seen = np.minimum(np.maximum(seen + edge, STEP), keys)
     window = np.where((work.window > 0) & (c.skips > 0), np.minimum(work.window + STEP, keys), keys)
-    flop = work.flop() * _padding(work.head) if first else work.flop()
-    pair = flop / np.maximum(work.pairs(), 1.0) / (rate / d.units)
     compute = np.hypot(blocks * seen / d.units, window) * c.tile * pair
     moved = work.key_bytes() + work.query_bytes()
     moved = np.where(work.backward, 2 * moved, moved)
@@ -328,20 +328,20 @@ def exponentials(device: Accelerator) -> float:
 
 
 def _rate(
-    work: AttentionCalls, device: Accelerator, c: Prefill, part: float, slower: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """FLOP/s that each call reaches in its tiles: ``slower`` of what there is with ``part`` of the peak."""
-    out, peaks, rows = np.empty(len(work)), _peaks(work, device), work.pairs()
+    work: AttentionCalls, pair: NDArray[np.float64], device: Accelerator, c: Prefill, part: float,
+    slower: NDArray[np.float64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """FLOP/s of each call in its tiles, ``pair`` FLOP each: ``slower`` of what there is with ``part`` of the peak."""
+    out, peaks = np.empty(len(work)), _peaks(work, device)
     law = gemm.load().constants["tensor"]
     d = device_of(device)
-    per_pair = work.flop() / np.maximum(rows, 1.0)
     for code in distinct(work.dtype):
         at = work.dtype == code
         chip = gemm.silicon(device, DTYPES[code])
         cycles = c.softmax_cycles + (c.narrow_cycles if DTYPE_BYTES[DTYPES[code]] == 1 else 0.0)
         softmax = cycles / (d.clock * exponentials(device) * d.units)
-        products = per_pair[at] / (c.efficiency * part * peaks[at])
-        rate = slower[at] * per_pair[at] / (np.hypot(products, softmax) if c.beside else products + softmax)
+        products = pair[at] / (c.efficiency * part * peaks[at])
+        rate = slower[at] * pair[at] / (np.hypot(products, softmax) if c.beside else products + softmax)
         reference = gemm.REFERENCE_WIDTH[chip.unit]
         if chip.unit != "simt" and not gemm.halved(chip, reference):  # else power does not bind
             narrower = gemm.REFERENCE_WIDTH["tensor"] / reference  # half the bits, half the joules
