@@ -224,6 +224,16 @@ def test_cards_of_half_the_matrix_rate_wait_less_for_the_softmax():
     assert work.flop()[0] / model.predict(work, a100).seconds[0] / a100.peak("float16") < 0.75
 
 
+def test_the_second_version_is_as_fast_on_an_h100_as_its_authors_say():
+    """335 TFLOP/s forward and backward at most (FlashAttention-2, section 4.1)."""
+
+    def work(backward: bool):
+        return attention(1, 16384, 16384, 16, 16, 128, causal=False, family="flash2", backward=backward)
+
+    seconds = sum(model.predict(work(backward), H100).seconds[0] for backward in (False, True))
+    assert 3.5 * work(False).flop()[0] / seconds == pytest.approx(335e12, rel=0.01)
+
+
 def test_the_third_version_multiplies_in_the_type_of_its_keys():
     work = attention(2, 16384, 16384, 32, 8, 128, warm=True, family="flash3")
     eight = np.full(1, DTYPE_CODE["float8_e4m3fn"], np.int8)
