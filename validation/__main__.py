@@ -31,8 +31,8 @@ READS = {
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""
 ALONE = (
-    "astra", "chunks", "deep_learning_examples", "interference", "memory", "recorder", "roads", "scenarios", "served",
-    "states", "training",
+    "astra", "chunks", "deep_learning_examples", "elsewhere", "interference", "memory", "recorder", "roads",
+    "scenarios", "served", "states", "training",
 )  # fmt: skip
 """Judges that need no data: they compare with kept or published runs, with closed forms or with this machine."""
 

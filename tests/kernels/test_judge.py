@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from validation.data import elsewhere as published
 from validation.data import kernel_rows
 from validation.data.kernel_rows import read
+from validation.fit import physical_gemm as fit_physical_gemm
+from validation.judge import elsewhere as judged_elsewhere
 from validation.judge import kernels
 
 from tests.data import shared
 from triosim.core.errors import InputError
+from triosim.kernels.work import gemm as products
 
 arrow = pytest.importorskip("pyarrow")
 from pyarrow import csv, parquet  # noqa: E402
@@ -193,3 +198,17 @@ def test_physical_constants_for_a_gpu_do_not_come_from_it(monkeypatch):
     monkeypatch.setattr(judged, "_moved", lambda name: slow)
     assert np.array_equal(fit("ln", frozenset(["T4"]))(rows), before)
     assert not np.allclose(fit("ln", frozenset(["P100-PCIe-16GB"]))(rows), before)
+
+
+def test_a_type_that_no_device_is_left_with_begins_where_its_fit_would():
+    prior = fit_physical_gemm.TENSOR
+    none = fit_physical_gemm.Rows(np.array([], "U1"), products.gemm([], [], [], "bfloat16"), np.array([]))
+    assert fit_physical_gemm.fit_constants(none, prior, **fit_physical_gemm.how("tuned")) is prior
+
+
+def test_kernels_published_elsewhere_are_priced_and_none_is_absurd():
+    """Within a factor of three, which is a check of units and shapes: how good they are is for the judge to say."""
+    found = [judged_elsewhere.predicted(row) for row in published.read(published.TABLE)]
+    assert len(found) > 300
+    assert {one.row.kind for one in found} == {"product", "attention", "stream"}
+    assert max(abs(math.log(one.seconds / one.row.seconds)) for one in found) < math.log(3)

@@ -91,6 +91,14 @@ def test_intervals_are_wider_on_devices_whose_family_was_not_measured(kind):
     assert np.all(usual < there)
 
 
+def test_a_workstation_is_not_the_server_of_its_name():
+    """Experts were measured on a B200 and an L40S: an RTX PRO 6000 has the name of the one and the units of neither."""
+    work, (experts,) = WORK["moe"], (kind for kind in KINDS if kind.name == "moe")
+    limit = experts.predict(work, H100, experts.constants()).limit
+    known, card = (catalog.accelerator(name) for name in ("B200-SXM-180GB", "RTX-PRO-6000-Server"))
+    assert np.all(experts.spread(work, limit, known) < experts.spread(work, limit, card))
+
+
 def test_a_trace_is_priced_operator_by_operator_whatever_stands_beside_it():
     trace = triosim.model("gpt2", batch_size=2)
     whole = PhysicalBaseModel().predict(trace, H100)

@@ -198,8 +198,68 @@ def test_rows_do_not_depend_on_each_other():
 
 def test_family_follows_the_architecture():
     names = {"H100-SXM5-80GB": "flash3", "B200-SXM-180GB": "trtllm", "A100-SXM4-80GB": "flash2", "RTX-5090": "flash2",
-             "MI300X": "flash2"}  # fmt: skip
+             "MI300X": "flash2", "R200-VR-NVL144": "trtllm"}  # fmt: skip
     assert {name: model.family_of(catalog.accelerator(name)) for name in names} == names
+
+
+def test_twice_the_exponentials_help_where_heads_are_short():
+    """Blackwell Ultra against the same device with the units of Blackwell: computing takes as long for longer heads."""
+    ultra = catalog.accelerator("B300-SXM-288GB")
+    plain = replace(ultra, architecture="Blackwell GB100")
+    gain = []
+    for head in (64, 128, 256):
+        work = attention(4, 16384, 16384, 64, 8, head, warm=True)
+        gain.append(model.predict(work, plain).seconds[0] / model.predict(work, ultra).seconds[0])
+    assert gain == sorted(gain, reverse=True)
+    assert 1.3 < gain[0] < 2.0
+    assert 1.0 < gain[2] < 1.2
+
+
+def test_cards_of_half_the_matrix_rate_wait_less_for_the_softmax():
+    """FlashAttention-2 reaches 166 of the 165 TFLOP/s that an RTX 4090's datasheet has (apache/tvm, flash_perf.md)."""
+    card, work = catalog.accelerator("RTX-4090"), attention(64, 2048, 2048, 16, 16, 128, causal=False)
+    reached = work.flop()[0] / model.predict(work, card).seconds[0] / card.peak("float16")
+    a100 = catalog.accelerator("A100-SXM4-80GB")
+    assert 0.8 < reached < 1.0
+    assert work.flop()[0] / model.predict(work, a100).seconds[0] / a100.peak("float16") < 0.75
+
+
+def test_the_second_version_is_as_fast_on_an_h100_as_its_authors_say():
+    """335 TFLOP/s forward and backward at most (FlashAttention-2, section 4.1)."""
+
+    def work(backward: bool):
+        return attention(1, 16384, 16384, 16, 16, 128, causal=False, family="flash2", backward=backward)
+
+    seconds = sum(model.predict(work(backward), H100).seconds[0] for backward in (False, True))
+    assert 3.5 * work(False).flop()[0] / seconds == pytest.approx(335e12, rel=0.01)
+
+
+def test_the_third_version_multiplies_in_the_type_of_its_keys():
+    work = attention(2, 16384, 16384, 32, 8, 128, warm=True, family="flash3")
+    eight = np.full(1, DTYPE_CODE["float8_e4m3fn"], np.int8)
+    kept = replace(work, kv_bytes=np.ones(1))
+    sixteen, cast, whole = (model.predict(w, H100).seconds[0] for w in (work, kept, replace(kept, dtype=eight)))
+    assert cast == pytest.approx(whole)
+    assert cast < 0.9 * sixteen
+    a100 = catalog.accelerator("A100-SXM4-80GB")
+    second = replace(kept, family=np.full(1, FAMILIES.index("flash2"), np.int8))
+    assert model.predict(second, a100).seconds[0] > model.predict(work, a100).seconds[0] * 0.9
+
+
+def test_a_family_that_nobody_measured_is_the_next_of_the_last():
+    table = model.constants()
+    older = {"flash2": table.prefill.of("flash2")}, {"flash2": table.decode.of("flash2")}
+    bare = model.AttentionConstants(
+        replace(table.prefill, families=older[0], default="flash2"),
+        replace(table.decode, families=older[1], default="flash2"),
+    )
+    for queries in (1, 8192):
+        work = attention(4, queries, 8192, 32, 8, 128, warm=True, family="flash3")
+        known, guess = (model.predict(work, H100, one).seconds[0] for one in (table, bare))
+        assert guess == pytest.approx(known, rel=0.25)
+        same = replace(work, family=np.full(1, FAMILIES.index("flash2"), np.int8))
+        a100 = catalog.accelerator("A100-SXM4-80GB")
+        assert np.array_equal(model.predict(same, a100, bare).seconds, model.predict(same, a100, table).seconds)
 
 
 @pytest.mark.parametrize(

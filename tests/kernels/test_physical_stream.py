@@ -19,7 +19,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import stream as model
-from triosim.kernels.physical.stream import CLASSES, FIRST_HBM2, INLINE_ECC, StreamConstants, delivered, predict
+from triosim.kernels.physical.stream import CDNA3, CLASSES, FIRST_HBM2, INLINE_ECC, StreamConstants, delivered, predict
 from triosim.kernels.work import stream as work
 from triosim.kernels.work.stream import KINDS, Stream
 from triosim.operators import kind
@@ -192,6 +192,7 @@ def test_mean_error_on_devices_left_out(name: str, mean: float) -> None:
     [
         ("T4", INLINE_ECC), ("L40S", INLINE_ECC), ("P4", INLINE_ECC), ("P100", FIRST_HBM2), ("V100", 1.0),
         ("A100", 1.0), ("RTX-4090", 1.0), ("RTX-A6000", 1.0), ("RTX-PRO-6000-Server", 1.0),
+        ("MI300X", CDNA3), ("MI355X", 1.0),
     ],
 )  # fmt: skip
 def test_a_datasheet_says_which_memories_deliver_less(name: str, part: float) -> None:

@@ -265,10 +265,12 @@ def errors(rows: Rows, constants: GemmConstants) -> NDArray[np.float64]:
 def fit_constants(
     rows: Rows, prior: GemmConstants, names: Sequence[str], part: float = 1.0, engine: str = ""
 ) -> GemmConstants:
-    """Constants ``names`` that predict ``rows`` best, the others as in ``prior``.
+    """Constants ``names`` that predict ``rows`` best, the others as in ``prior``; all as in it where there are no rows.
 
     Those of :data:`APART` have a factor for each generation of matrix units beside, drawn towards 1.
     """
+    if not len(rows):
+        return prior
     loose, apart = APART.get(engine, (1.0, ()))
     devices = rows.by_device()
     rows = join(*devices.values())
@@ -332,7 +334,7 @@ def newer(found: dict[str, GemmConstants]) -> dict[str, GemmConstants]:
         middle = math.sqrt(low * high)
         seconds = predict(work, device, {"tensor": having("tensor", middle)}).seconds
         low, high = (middle, high) if float(work.flop()[0] / seconds[0]) > flops else (low, middle)
-    return {**found, **{engine: having(engine, low) for engine in ("tensor", "narrow", "fourbit")}}
+    return {**found, **{engine: having(engine, low) for engine in ("tensor", "narrow", "tuned", "fourbit")}}
 
 
 def fit(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
@@ -364,8 +366,7 @@ def fit_matrix(data: Data, without: str | None = None) -> dict[str, GemmConstant
     tensor = fit_constants(data.tensor.without(without), TENSOR, **how("tensor"))
     narrow = fit_constants(data.narrow.without(without), begin("narrow", tensor), **how("narrow"))
     tuned = fit_constants(data.tuned.without(without), begin("tuned", narrow), **how("tuned"))
-    four, first = data.fourbit.without(without), begin("fourbit", narrow)
-    fourbit = fit_constants(four, first, **how("fourbit")) if len(four) else first
+    fourbit = fit_constants(data.fourbit.without(without), begin("fourbit", narrow), **how("fourbit"))
     return {"tensor": tensor, "narrow": narrow, "tuned": tuned, "fourbit": fourbit}
 
 

@@ -1,8 +1,9 @@
 """The physical models on a GPU that they never saw, for :mod:`validation.judge.kernels`.
 
 Constants are those of ``validation/fit/physical_KIND.py``, fitted anew to the public measurements of all devices but
-the one that is judged.  A kernel family that was measured on that device only is judged on held-out shapes: a fifth of
-them is left out in turn.
+the one that is judged, also where that is the only one of its generation (Hopper's FlashAttention-3 is then what
+:func:`triosim.kernels.physical.attention.newer` makes of the second).  Kernels that were measured on that device only
+are judged on held-out shapes: a fifth of them is left out in turn.
 
 The interval's half-width is the 90 % quantile of the errors on the other devices, each left out in turn as well: pooled
 where the judged device's architecture is among theirs, else the largest of one device times ``sqrt(1 + 1/n)`` for
@@ -30,7 +31,7 @@ from validation.fit.roofline import quantile
 
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.hardware import catalog
-from triosim.kernels.physical.attention import Decode, Prefill
+from triosim.kernels.physical.attention import Decode, Prefill, newer
 from triosim.kernels.work.attention import FAMILIES, AttentionCalls
 from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
@@ -187,9 +188,16 @@ def _attention_from(rows: Rows) -> Seconds:
 
 @lru_cache(maxsize=64)
 def _attention_of(layout: str, family: str, without: frozenset[str]) -> Seconds:
+    """Constants of a family; where only devices that were left out have it, what an older one makes of it."""
     rows = learning(layout)
-    keep = ~np.isin(rows.device, list(without)) & (_family(rows) == family)
-    return _attention_from(rows.take(np.flatnonzero(keep)))
+    others = ~np.isin(rows.device, list(without))
+    if (own := others & (_family(rows) == family)).any():
+        return _attention_from(rows.take(np.flatnonzero(own)))
+    if not (old := others & (_family(rows) == "flash2")).any():
+        return _attention_of(layout, "flash3", without)
+    older = rows.take(np.flatnonzero(old))
+    constants = newer(fit_physical_attention.fit(_attention(older), _phase(layout)))
+    return lambda asked: fit_physical_attention.predict(_attention(asked), constants)
 
 
 def _fit_attention(label: str, without: frozenset[str]) -> Seconds:
@@ -394,9 +402,7 @@ def _others(rows: Rows, device: str) -> list[str]:
     """Other devices that have kernels of the same family."""
     public = learning(rows.layout)
     there = public.take(np.flatnonzero(public.device != device))
-    if rows.layout.startswith("attention"):
-        there = there.take(np.flatnonzero(np.isin(_family(there), np.unique(_family(rows)))))
-    elif rows.layout == "moe":
+    if rows.layout == "moe":
         there = there.take(np.flatnonzero(_expert_family(there) == _expert_family(rows)[0]))
     else:
         there = there.take(np.flatnonzero(_same(there, str(rows.label[0]))))

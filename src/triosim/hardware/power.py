@@ -82,14 +82,14 @@ class PowerConstants:
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return np.where(share >= 1.0, 1.0, low)
 
-    def free_clock(self, share: float) -> float:
-        """As :meth:`clock`, of one share of any size: above 1 where the full clock leaves power over.
+    def free_clock(self, share: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """As :meth:`clock`, of shares of any size: above 1 where the full clock leaves power over.
 
         The root of ``c (floor^2 + c^2) = share (floor^2 + 1)``.
         """
         third, floor = self.voltage_floor**2 / 3, self.voltage_floor**2
         sine = 0.5 * share * (floor + 1) / third**1.5
-        return 2.0 * math.sqrt(third) * math.sinh(math.asinh(sine) / 3)
+        return np.asarray(2.0 * math.sqrt(third) * np.sinh(np.arcsinh(sine) / 3))
 
     def relative_time(
         self, power_w: NDArray[np.float64], tdp_w: NDArray[np.float64], cap_w: NDArray[np.float64]

@@ -40,7 +40,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,16 +255,29 @@ def halved(chip: DeviceParameters, reference: float) -> bool:
 
 def sustained(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
     """FLOP/s that large products reach in a burst, under the peak and under the power limit."""
-    if halved(chip, reference):
-        return c.reach * chip.peak
-    joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
-    joule *= (chip.peak_clock / REFERENCE_HZ) ** c.growth
-    full = joule * c.reach * chip.peak  # watts at the full clock and voltage
+    if halved(chip, reference):  # what other units lose beside computing is as much in time, and less of twice as long
+        return chip.peak / (1.0 + chip.width / (HALVED * reference) * (1.0 / c.reach - 1.0))
+    return float(governed(chip, c.reach * chip.peak, joules(chip, c, reference), c))
+
+
+def joules(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
+    """Joules of a FLOP at the full clock (see the module's docstring)."""
+    found = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
+    return float(found * (chip.peak_clock / REFERENCE_HZ) ** c.growth)
+
+
+Rate = TypeVar("Rate", float, NDArray[np.float64])
+
+
+def governed(chip: DeviceParameters, rate: Rate, joule: float, c: GemmConstants) -> Rate:
+    """What is left of rates of so many joules per FLOP once clock and voltage have come down to the power limit."""
+    full = joule * rate  # watts at the full clock and voltage
     law = power.constants()
     clock = law.free_clock((law.limit - law.static_share) * chip.tdp / full) if c.scales else chip.tdp / full
-    least = min(clock, 1.0)  # taken out, so that a sharp knee does not underflow
+    least = np.minimum(clock, 1.0)  # taken out, so that a sharp knee does not underflow
     parts = least**c.knee + (least / clock) ** c.knee
-    return c.reach * chip.peak * least * parts ** (-1 / c.knee)
+    found: Rate = rate * least * parts ** (-1 / c.knee)
+    return found
 
 
 def engines(device: Accelerator, dtype: str) -> tuple[str, ...]:

@@ -89,6 +89,7 @@ _FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
     },
     "prefill": {
         "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "softmax_cycles": (COMPUTE, -1),
+        "narrow_cycles": (COMPUTE, -1),
         "bandwidth_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
         "cast_s": (LAUNCH, 1), "prologue_cycles": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
     },
@@ -135,7 +136,8 @@ def _scan_scaled(constants: scan.ScanConstants, by: RateFactors) -> scan.ScanCon
 
 
 def _family(device: Accelerator) -> str:
-    return device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
+    """Generation of an NVIDIA GPU, a server's and a workstation's apart since Ampere; empty for others."""
+    return gemm.generation_of(device) or gemm.family_of(device)
 
 
 @lru_cache(maxsize=64)
@@ -164,7 +166,7 @@ def _of_class(pairs: list[tuple[float, float]], seen: list[bool], rows: NDArray)
     return np.array([pair[not here] for pair, here in zip(pairs, seen, strict=True)], np.float64)[rows]
 
 
-STEP_FAMILY = frozenset({"Hopper"})
+STEP_FAMILY = frozenset({"wgmma"})
 """Convolutions on matrix units and batch norm were fitted to a training step on an H100."""
 
 

@@ -63,6 +63,11 @@ FIRST_HBM2 = 900 / (1.5 * 732)
 """Of Pascal GP100, the first GPU with HBM2: Volta delivers 1.5 times its memory bandwidth, at 900 GB/s of the datasheet
 over 732 (NVIDIA, Tesla V100 whitepaper, "HBM2 Memory Architecture")."""
 
+CDNA3 = 4.069 / 5.3 / (828.5 / 900)
+"""Of MI300's memory, whose eight dies of compute units reach it through four others: BabelStream's copy, mul, add and
+triad, on average, on an MI300X (AMD, Instinct documentation, "System validation", BabelStream: 4,256, 4,116, 3,956
+and 3,948 GB/s of 5,300) over those on a V100 (812, 810, 846 and 846 of 900, UoB-HPC)."""
+
 
 @dataclass(frozen=True)
 class StreamConstants:
@@ -108,6 +113,8 @@ def delivered(device: Accelerator) -> float:
     words = device.memory_type.upper().split()
     if words and words[0].startswith("GDDR") and "ECC" in words:
         return INLINE_ECC
+    if device.architecture.startswith("CDNA3"):
+        return CDNA3
     return FIRST_HBM2 if device.architecture.startswith("Pascal GP100") else 1.0
 
 
