@@ -175,7 +175,7 @@ class AttentionRank(Replica):
 
     def plan(self, now: int) -> tuple[Batch, StepShape]:
         """What it would compute now."""
-        batch = self.policy.schedule()
+        batch = self._asked()
         return (batch, self._taken(batch, now)) if batch else (batch, NOTHING)
 
     def start(self, now: int, horizon: int = 0) -> int:

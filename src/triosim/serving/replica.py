@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +112,8 @@ class Replica:
         self._ahead = policy.ahead
         self.steady = policy.steady and self.stages == 1 and not cache.windowed  # whose blocks come back meanwhile
         self._name = type(policy).__name__
+        ours = type(policy).__module__.startswith("triosim.serving.")
+        self._asked = policy.schedule if ours else self._asked_whole
 
     def arrive(self, request: Request) -> None:
         """A request is queued.
@@ -231,10 +234,10 @@ class Replica:
             return -1
         if self._beside is None:
             self._beside = self.is_more
-        batch = self._scheduled(now) if self._beside else self.policy.schedule()
+        batch = self._scheduled(now) if self._beside else self._asked()
         if not batch and self.coming:  # nothing was scheduled ahead
             self.sees()
-            batch = self._scheduled(now) if self._beside else self.policy.schedule()
+            batch = self._scheduled(now) if self._beside else self._asked()
         if not batch:
             return -1
         if self._beside:
@@ -340,14 +343,29 @@ class Replica:
         shape = StepShape(count, (), count, shape.context + steps * count, count)
         return shape, now
 
+    def _asked_whole(self) -> Batch:
+        """The step of somebody else's policy, whose numbers may be numpy's, which overflow: in Python's own.
+
+        Raises:
+            PolicyError: they are not whole.
+        """
+        batch = self.policy.schedule()
+        try:
+            return [(request, index(count)) for request, count in batch]
+        except TypeError:
+            for request, count in batch:
+                if not hasattr(type(count), "__index__"):
+                    raise self._no_pairs() from None
+            raise
+
     def _scheduled(self, now: int) -> Batch:
         """The policy's step: with what tiers have, and of those whose adapters find slots."""
         if self.tiers is not None:
             self.tiers.fetch(self, now)
         if self.slots is None:
-            return self.policy.schedule()
+            return self._asked()
         self.slots.pass_over(self.policy)
-        batch = self.policy.schedule()
+        batch = self._asked()
         self.slots.put_back(self.policy)
         return batch
 
@@ -427,7 +445,10 @@ class Replica:
             PolicyError: it breaks one.
         """
         self._taken(batch, now)
-        raise PolicyError(
+        raise self._no_pairs()
+
+    def _no_pairs(self) -> PolicyError:
+        return PolicyError(
             f"the policy {self._name} must return a list of pairs, each a request and a whole number of tokens"
         )
 
