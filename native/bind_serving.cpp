@@ -50,6 +50,7 @@ Tables tables_of(Columns& columns, nb::handle from) {
     out.graph_sizes = columns.flat<std::int64_t>(from.attr("graph_sizes"), "graph_sizes");
     out.graph_tokens = number("graph_tokens");
     out.host = number("host");
+    out.prompt_host = number("prompt_host");
     out.gap = number("gap");
     out.host_sequence = number("host_sequence");
     out.gap_sequence = number("gap_sequence");

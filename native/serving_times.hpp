@@ -22,7 +22,7 @@ struct Shape {
 struct Tables {
     std::span<const double> tokens, decodes, prefill;
     std::span<const std::int64_t> sequences, keys, chunks, cached, graph_sizes;
-    std::int64_t graph_tokens = 0, host = 0, gap = 0, host_sequence = 0, gap_sequence = 0;
+    std::int64_t graph_tokens = 0, host = 0, prompt_host = 0, gap = 0, host_sequence = 0, gap_sequence = 0;
     bool one_call = false;
 };
 
@@ -54,7 +54,8 @@ public:
         total += std::max(prompts - static_cast<double>(step.chunks.size() - 1) * launch, launch);
         std::int64_t ticks = rounded(total) + ends(tokens);
         if (step.sampled) ticks += ends(-step.sampled);
-        return with_host(std::max(ticks, std::int64_t{1}), step.decodes + static_cast<std::int64_t>(step.chunks.size()));
+        const auto sequences = step.decodes + static_cast<std::int64_t>(step.chunks.size());
+        return with_host(own.prompt_host, std::max(ticks, std::int64_t{1}), sequences);
     }
 
     // Of a step of decodes alone, whose keys are so many in all.
@@ -66,7 +67,7 @@ public:
         }
         Row& own = row(count);
         const double length = static_cast<double>(context) / static_cast<double>(count);
-        return with_host(own.base + rounded(decode(own, length)), count);
+        return with_host(tables_->host, own.base + rounded(decode(own, length)), count);
     }
 
     // Of graphs of decodes alone prompts take none.
@@ -108,9 +109,9 @@ private:
         return static_cast<double>(step.context) / static_cast<double>(step.decodes);
     }
 
-    std::int64_t with_host(std::int64_t ticks, std::int64_t sequences) const {
+    std::int64_t with_host(std::int64_t host, std::int64_t ticks, std::int64_t sequences) const {
         const Tables& own = *tables_;
-        return std::max(ticks, own.host + own.host_sequence * sequences) + own.gap + own.gap_sequence * sequences;
+        return std::max(ticks, host + own.host_sequence * sequences) + own.gap + own.gap_sequence * sequences;
     }
 
     Row& row(std::int64_t count) {

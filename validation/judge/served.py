@@ -127,8 +127,9 @@ def _print_first(rows: list[ServedRow]) -> None:
 
 
 def _print_within(when: str, within: list[tuple[str, bool]]) -> None:
-    parts = [f"{name} {np.mean(own):.0%}" for name in MEASURED if (own := [inside for n, inside in within if n == name])]
-    print(f"90 % intervals, {when}, cover {np.mean([inside for _, inside in within]):.0%}: {', '.join(parts)}")
+    each = {name: [inside for other, inside in within if other == name] for name in MEASURED}
+    parts = ", ".join(f"{name} {np.mean(own):.0%}" for name, own in each.items() if own)
+    print(f"90 % intervals, {when}, cover {np.mean([inside for _, inside in within]):.0%}: {parts}")
 
 
 def _requests(row: ServedRow) -> RequestTable:

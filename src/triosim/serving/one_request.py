@@ -237,6 +237,6 @@ def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
     found["embedding"] = float(kernels.embedding(tokens)[0])
     found["sampling"] = float(kernels.sampling([step.sampled])[0])
     device = round(sum(found.values()) * PICOSECONDS_PER_SECOND / times.stages)
-    beyond = times.with_host(device, step.decodes + len(step.chunks)) - device
+    beyond = times.with_host(device, step.decodes + len(step.chunks), bool(step.chunks)) - device
     found["host"] = times.stages * beyond / PICOSECONDS_PER_SECOND
     return found

@@ -15,7 +15,7 @@ from triosim.serving.pim import OFF, PimKernels
 from triosim.serving.policy import ENGINES, engine_on, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
-from triosim.serving.step_times import EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
+from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
 
 if TYPE_CHECKING:
     from triosim.serving.lockstep import LockStepTimes
@@ -91,11 +91,12 @@ def step_times(
 
 
 def front_seconds(pool: Pool) -> float:
-    """Seconds that pass between a client and the engine of a pool, there and back; none before engines of 2023 that
-    launch their kernels from Python, which are measured without a server, and before those of images."""
+    """Seconds that pass between a client and the engine of a pool, there and back; none before those of images."""
     if pool.front_s is not None:
         return pool.front_s
-    return 0.0 if pool.denoises or issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+    if pool.denoises:
+        return 0.0
+    return EAGER_FRONT_S if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
 
 
 def own_all_reduce(pool: Pool) -> str:

@@ -353,10 +353,9 @@ class Replica:
         try:
             return [(request, index(count)) for request, count in batch]
         except TypeError:
-            for request, count in batch:
-                if not hasattr(type(count), "__index__"):
-                    raise self._no_pairs() from None
-            raise
+            if all(hasattr(type(count), "__index__") for _, count in batch):
+                raise
+            raise self._no_pairs() from None
 
     def _scheduled(self, now: int) -> Batch:
         """The policy's step: with what tiers have, and of those whose adapters find slots."""
