@@ -363,12 +363,9 @@ def test_numbers_of_numpy_do_not_overflow(core: bool, cache: type[KVCache], kind
             return [(request, int(count)) for request, count in super().schedule()]
 
     table = RequestTable.of([0.0, 0.001], [40_000, 300], [4, 7])
-    runs = [
-        play(table, [Replica(0, own(max_tokens=1000), cache(4000, 16), Linear(), 1 << 16)], ROUTERS.get("round-robin")(),
-             core=core)
-        for own in (Own, Plain)
-    ]  # fmt: skip
-    assert told(runs[0]) == told(runs[1])
+    made = (Replica(0, own(max_tokens=1000), cache(4000, 16), Linear(), 1 << 16) for own in (Own, Plain))
+    found, expected = (play(table, [one], ROUTERS.get("round-robin")(), core=core) for one in made)
+    assert told(found) == told(expected)
 
 
 @pytest.mark.parametrize("core", [True, False])
@@ -379,7 +376,7 @@ def test_blocks_are_asked_for_whole_tokens(core: bool) -> None:
                 self.cache.hold(request, 2.5)  # type: ignore[arg-type]
             return []
 
-    with pytest.raises(InputError, match="asked to hold 2.5 tokens: give it a whole number"):
+    with pytest.raises(InputError, match=r"asked to hold 2\.5 tokens: give it a whole number"):
         play(RequestTable.of([0.0], [5], [4]), [replica(Half())], ROUTERS.get("round-robin")(), core=core)
 
 

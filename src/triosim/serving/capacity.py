@@ -72,8 +72,8 @@ def static_share(memory_bytes: float, devices: int) -> float:
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
     sequences: int, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1,
-    utilisation: float = UTILISATION, static: bool = False, free: bool = False, beside: float = 0.0, kv_beside: float = 0.0,
-    groups: LayerGroups | None = None, states: StateCache | None = None,
+    utilisation: float = UTILISATION, static: bool = False, free: bool = False, beside: float = 0.0,
+    kv_beside: float = 0.0, groups: LayerGroups | None = None, states: StateCache | None = None,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 

@@ -61,10 +61,10 @@ EAGER_ISSUE_S = 46.5e-6
 another of that name): BLOOM-176B's 13 launches a layer on a DGX A100, batch 1, where the host binds
 (``validation/fit/eager_engine.py``).
 
-Engines of today launch the kernels of prompts one by one from Python too, unless they are vLLM's, which are compiled.  Of
-two that say what that takes, divided by the kernels counted here: SGLang with DeepSeek-V3 on 8 devices, 82.6 ms for one
-token where a captured graph took 23.1 (its pull request 12160), 46 us; sfllm, which has its layers, with Qwen3-4B, 16.4
-ms for 513 tokens as for 129 (its pull request 46), 37 us.  So the same is taken of them."""
+Engines of today launch the kernels of prompts one by one from Python too, unless they are vLLM's, which are compiled.
+Two say what that takes, divided by the kernels counted here: SGLang with DeepSeek-V3 on 8 devices, 82.6 ms for one
+token where a captured graph took 23.1 (its pull request 12160), 53 us; sfllm, of layers alike, with Qwen3-4B, 16.4 ms
+for 513 tokens as for 129 (its pull request 46), 38 us.  So the same is taken of them."""
 
 VLLM_WAITING = StepHost(1.0e-3, 40e-6, hidden=False)
 VLLM_AHEAD = StepHost(gap_s=0.3e-3)
