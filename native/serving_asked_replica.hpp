@@ -82,7 +82,7 @@ public:
         if (steady_ && coming_.empty() && shape_.decodes == count && count == length(policy_.attr(names_.running)) &&
             !(reuses_ && length(policy_.attr(names_.waiting))))
             now = decoded(batch_, Asked{*this}, get(cache_, names_.free) - count, size_, now, horizon);
-        const std::int64_t end = begun(count, now);
+        const std::int64_t end = begun(count, now, ahead_);
         see();
         return end;
     }

@@ -58,7 +58,7 @@ public:
         const bool alone = shape_.decodes == count && batch_.size() == policy->running.size();
         const bool steady = policy->own.steady && coming_.empty() && !(cache->reuses && !policy->waiting.empty());
         if (alone && steady) now = decoded(batch_, Known{*cache}, cache->free - count, cache->size, now, horizon);
-        const std::int64_t end = begun(count, now);
+        const std::int64_t end = begun(count, now, policy->own.ahead);
         see();
         return end;
     }

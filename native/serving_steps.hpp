@@ -66,19 +66,26 @@ protected:
         return now;
     }
 
-    // The step of so many requests begins; when it ends.
-    std::int64_t begun(std::int64_t count, std::int64_t now) {
-        const std::int64_t ticks = shape_.decodes == count ? times_.decodes(count, shape_.context) : times_.ticks(shape_);
+    // The step of so many requests begins; when it ends.  ahead: whether the host turned to it when the one before began,
+    // so that kernels of prompts were launched while that decoded.
+    std::int64_t begun(std::int64_t count, std::int64_t now, bool ahead) {
+        const bool alone = shape_.decodes == count;
+        const std::int64_t before = ahead && now == last_end_ ? decoded_for_ : 0;
+        const std::int64_t ticks = alone ? times_.decodes(count, shape_.context) : times_.ticks(shape_, before);
+        decoded_for_ = shape_.chunks.empty() ? ticks : 0;
         busy += ticks;
         ++steps;
         tokens += shape_.tokens;
         padding += times_.computed(shape_) - shape_.tokens;
         in_flight = true;
-        return sum(now, ticks);
+        return last_end_ = sum(now, ticks);
     }
 
     Times& times_;
     Shape shape_;
+
+private:
+    std::int64_t last_end_ = -1, decoded_for_ = 0;
 };
 
 }  // namespace triosim::serving

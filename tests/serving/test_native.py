@@ -425,9 +425,27 @@ def test_kernels_of_prompts_are_launched_one_by_one_in_both() -> None:
         ]
         assert told(runs[0]) == told(runs[1])
         served[launch] = runs[0]
-    least = kernels.model.layers * kernels.eager_launches * 10**8  # of 0.1 ms each
+    least = kernels.model.layers * kernels.eager_launches * 10**8 - 10**10  # of 0.1 ms each, but what a decode hides
     assert (served[1e-4].first_token - served[1e-4].scheduled).min() >= least
     assert (served[0.0].first_token - served[0.0].scheduled).min() < least
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "vllm-2023"])
+def test_kernels_of_a_prompt_are_launched_while_others_decode(engine: str) -> None:
+    """The second prompt comes while the first request decodes; an engine that schedules ahead launches it meanwhile."""
+    kernels = model_times().kernels
+    launched = (kernels.model.layers * kernels.eager_launches + 5) * 10**8
+    times = ModelTimes(kernels, engine_host=StepHost(launch_s=1e-4))
+    table = RequestTable.of([0.0, 0.1], [20, 20], [200, 2])
+    runs = [
+        play(table, [replica(engine, times=times)], ROUTERS.get("round-robin")(), core=core) for core in (True, False)
+    ]
+    assert told(runs[0]) == told(runs[1])
+    took = int(runs[0].first_token[1] - runs[0].scheduled[1])
+    decode = times.ticks(StepShape(1, (), 1, 60, 1), 0)
+    hidden = engine != "vllm-2023"
+    assert took == pytest.approx(launched - decode * hidden, rel=1e-3)
+    assert times.after(StepShape(20, ((20, 0),), 0, 0, 1), 10**6) == launched - 10**6
 
 
 @pytest.mark.parametrize("hidden", [True, False])

@@ -719,7 +719,7 @@ def _loop_times(
     between = None
     if parallel > 1:
         between = ReplicaCommunication(system("dgx-h100"), parallel, moved=moved.network, kernels=policy.all_reduce)
-    return ModelTimes(kernels, between, engine_host=host)
+    return ModelTimes(kernels, between, engine_host=host.off(moved.host))
 
 
 def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[str, str]) -> tuple[float, float]:

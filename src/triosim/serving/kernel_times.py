@@ -71,12 +71,14 @@ class KernelErrors(NamedTuple):
         attention: of prompts and decodes; scans too, which take its place in layers with states.
         others: what is bound by the bytes that it moves.
         network: all-reduces and sends.
+        host: what the engine's host takes in a step, and its server around it.
     """
 
     products: float = 0.0
     attention: float = 0.0
     others: float = 0.0
     network: float = 0.0
+    host: float = 0.0
 
 
 NOTHING_MOVED = KernelErrors()
@@ -355,7 +357,7 @@ class ServingKernels:
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen + beside, self.model.width, inner,
             ranks.touched(n, own) + beside, dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family=self._experts_family(stored.stored), gated=self.model.gated,
+            family=self._experts_family(stored.stored), gated=self.model.gated, chance=True,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)

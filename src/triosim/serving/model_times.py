@@ -213,6 +213,10 @@ class ModelTimes(StepTimes):
             return (ticks if ticks > host else host) + gap
         return self.with_host(self.device_ticks(step, stage), step.decodes + len(step.chunks), bool(step.chunks))
 
+    def after(self, step: StepShape, before: int) -> int:
+        """As of any step times."""
+        return self.with_host(self.device_ticks(step, 0), step.decodes + len(step.chunks), bool(step.chunks), before)
+
     def device_ticks(self, step: StepShape, stage: int) -> int:
         """Picoseconds that a stage computes a step and sends it on, what the host takes left out; at least 1."""
         if not self._tokens:
@@ -273,9 +277,11 @@ class ModelTimes(StepTimes):
         found = self._batches[count] = base, row, host, gap
         return found
 
-    def with_host(self, ticks: int, sequences: int, prompts: bool) -> int:
-        """Picoseconds of a step of so many sequences on the device, prompts among them or not, with its host."""
-        host = (self.prompt_ticks if prompts else self.host_ticks) + self._host_sequence * sequences
+    def with_host(self, ticks: int, sequences: int, prompts: bool, before: int = 0) -> int:
+        """Picoseconds of a step of so many sequences on the device, prompts among them or not, with its host, which
+        began to launch them so much before."""
+        host = max(self.prompt_ticks - before, self.host_ticks) if prompts else self.host_ticks
+        host += self._host_sequence * sequences
         return max(ticks, host) + self._gap + self._gap_sequence * sequences
 
     @cached_property

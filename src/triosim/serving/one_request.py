@@ -145,7 +145,7 @@ def one_request(
     for errors in each_moved(own.size) if bounded else ():
         others = step_times(own, model, moved=errors, host=host)
         first_s, *others_s = [_seconds(others, step) for step in steps]
-        moved.append(_figures(front + first_s, others_s))
+        moved.append(_figures(front_seconds(own, errors.host) + first_s, others_s))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
     breakdown = {"prompt": _breakdown(times, first) | {"front": front}}
     if decodes:

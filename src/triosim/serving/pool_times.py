@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from triosim.composition.host import collective_seconds, issue_seconds
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Z90
 from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKernels
 from triosim.serving.model import ServedModel, kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
@@ -15,7 +16,15 @@ from triosim.serving.pim import OFF, PimKernels
 from triosim.serving.policy import ENGINES, engine_on, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
-from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
+from triosim.serving.step_times import (
+    EAGER_FRONT_S,
+    EAGER_ISSUE_S,
+    FRONT_SPREAD,
+    NO_HOST,
+    StepHost,
+    StepTimes,
+    eager_host,
+)
 
 if TYPE_CHECKING:
     from triosim.serving.lockstep import LockStepTimes
@@ -85,18 +94,20 @@ def step_times(
         host = eager_host(pool.tensor_parallel * pool.stages)
     return ModelTimes(
         kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
-        collective_s=collective_seconds(pool.host), engine_host=host,
+        collective_s=collective_seconds(pool.host), engine_host=host.off(moved.host),
         graph_sizes=engine_on(device_of(pool, first), pool.engine, pool.engine_options).graphs(),
     )  # fmt: skip
 
 
-def front_seconds(pool: Pool) -> float:
-    """Seconds that pass between a client and the engine of a pool, there and back; none before those of images."""
+def front_seconds(pool: Pool, off: float = 0.0) -> float:
+    """Seconds that pass between a client and the engine of a pool, there and back, off by so many standard deviations
+    unless somebody says them; none before those of images."""
     if pool.front_s is not None:
         return pool.front_s
     if pool.denoises:
         return 0.0
-    return EAGER_FRONT_S if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+    own = EAGER_FRONT_S if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+    return own * FRONT_SPREAD ** (off / Z90)
 
 
 def own_all_reduce(pool: Pool) -> str:

@@ -102,6 +102,7 @@ class Replica:
         self.slots: AdapterSlots | None = None
         self._beside: bool | None = None  # of these, any; known at the first step
         self._drafts: list[int] = []
+        self._decoded_for = 0  # picoseconds of the last step, if it held no prompt
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
         self._padding: dict[tuple[int, bool], int] = {}  # of steps of so many tokens, and whether all decode
@@ -248,7 +249,11 @@ class Replica:
         elif self.steady and not self.coming and shape.decodes == len(batch) == len(self.policy.running):
             shape, now = self._decoded(batch, shape, now, horizon)
         if self.stages == 1:  # which is free
-            ticks = self.times.ticks(shape, 0)
+            if self._ahead and self._decoded_for and shape.chunks and self.free_at[0] == now:
+                ticks = self.times.after(shape, self._decoded_for)  # its kernels were launched meanwhile
+            else:
+                ticks = self.times.ticks(shape, 0)
+            self._decoded_for = 0 if shape.chunks else ticks
             end = self.free_at[0] = now + ticks
             self.busy[0] += ticks
             spans = [(now, end)]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+from triosim.kernels.estimate import Z90
+
 
 class StepShape(NamedTuple):
     """What a step computes.
@@ -53,8 +55,22 @@ class StepHost(NamedTuple):
     gap_s: float = 0.0
     launch_s: float = 0.0
 
+    def off(self, z: float) -> StepHost:
+        """A host that is off by so many standard deviations (:data:`HOST_SPREAD`)."""
+        if not z:
+            return self
+        step, sequence, hidden, gap, launch = self
+        factor = HOST_SPREAD ** (z / Z90)
+        return StepHost(step * factor, sequence * factor, hidden, gap * factor, launch * factor)
+
 
 NO_HOST = StepHost()
+
+HOST_SPREAD, FRONT_SPREAD = 1.5, 3.0
+"""Factors within which, either way, nine of ten hosts and servers lie.  A kernel's launch took 38, 46.5 and 53 us on
+three of them (:data:`EAGER_ISSUE_S`), whose processors are not those of others.  What servers add to a first token
+differs more: the one constant that is taken (:data:`FRONT_S`) was chosen of one laboratory's, and one user of a small
+model on an L4 waits 27 ms where its engine takes 5 (``validation/data/served.csv``, row 114)."""
 
 EAGER_ISSUE_S = 46.5e-6
 """Seconds that such an engine takes to launch one kernel of a large model (``--host large-model``; trainings have
@@ -116,6 +132,11 @@ class StepTimes(ABC):
     @abstractmethod
     def ticks(self, step: StepShape, stage: int) -> int:
         """Picoseconds that a pipeline stage is busy with a step, sending it on included; at least 1."""
+
+    def after(self, step: StepShape, before: int) -> int:
+        """As :meth:`ticks`, where the host has launched kernels of the step for so many picoseconds already, while the
+        device ran the one before."""
+        return self.ticks(step, 0)
 
     def decodes(self, count: int, context: int, most: int, before: int) -> list[int]:
         """Picoseconds of steps on one stage, one after another, in which the same requests decode.
