@@ -19,7 +19,7 @@ from triosim.serving.model_times import ModelTimes, graph_size
 from triosim.serving.peer_all_reduce import constants
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import step_times
-from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, FRONT_S, StepHost, StepShape
+from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, FRONT_S, HOST_SPREAD, StepHost, StepShape
 
 H100 = "H100-SXM5-80GB"
 
@@ -62,7 +62,7 @@ def test_its_figures_have_intervals() -> None:
     one = found()
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         low, high = one["interval"][name]
-        assert low < one[name] < high < 2 * low
+        assert low < one[name] < high < (2.5 if name == "ttft_s" else 2) * low  # what servers take differs most
         assert low * high == pytest.approx(one[name] ** 2)
     fleet = (
         "--arrivals",
@@ -106,8 +106,8 @@ def test_what_an_engine_leaves_between_steps_and_around_them_is_in_a_request() -
     assert "has no unit" in run(*few, "--prompt", "9", "--output", "2", "--front-time", "5", code=2).stderr
     assert "is of one request with its cache" in run(*few, "--front-time", "5ms", code=2).stderr
     assert found("--host", "large-model")["breakdown_s"]["prompt"]["front"] == EAGER_FRONT_S
-    bound = run(*few, "--prompt", "9", "--output", "2", "--host", "large-model").stdout
-    assert bound.count("the host binds, of whose time no interval is known") == 3
+    low, high = found("--host", "large-model")["interval"]["tpot_s"]
+    assert high / low == pytest.approx(HOST_SPREAD**2, rel=1e-3)  # the host binds
 
 
 def test_decoding_is_bound_by_bytes() -> None:

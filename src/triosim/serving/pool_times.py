@@ -24,6 +24,7 @@ from triosim.serving.step_times import (
     StepHost,
     StepTimes,
     eager_host,
+    host_factor,
 )
 
 if TYPE_CHECKING:
@@ -92,9 +93,10 @@ def step_times(
         )
     if issue:  # an engine of 2023
         host = eager_host(pool.tensor_parallel * pool.stages)
+    off = host_factor(moved.host)
     return ModelTimes(
-        kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
-        collective_s=collective_seconds(pool.host), engine_host=host.off(moved.host),
+        kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue * off,
+        collective_s=collective_seconds(pool.host) * off, engine_host=host.off(moved.host),
         graph_sizes=engine_on(device_of(pool, first), pool.engine, pool.engine_options).graphs(),
     )  # fmt: skip
 

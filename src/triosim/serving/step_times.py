@@ -60,7 +60,7 @@ class StepHost(NamedTuple):
         if not z:
             return self
         step, sequence, hidden, gap, launch = self
-        factor = HOST_SPREAD ** (z / Z90)
+        factor = host_factor(z)
         return StepHost(step * factor, sequence * factor, hidden, gap * factor, launch * factor)
 
 
@@ -105,6 +105,11 @@ Llama-2-7B: 2.13 and 8.05 ms; shared Llama-2-70B on four: 5.58 and 17.70 ms."""
 EAGER_FRONT_S = 19.3e-3
 """Seconds that such an engine's server adds to a first token, as ``FRONT_S``: what prompts of BLOOM-176B of 128 and 256
 tokens lack on a DGX A100 (``validation/fit/eager_front.py``)."""
+
+
+def host_factor(z: float) -> float:
+    """By what a host is off whose error is so many standard deviations."""
+    return float(HOST_SPREAD ** (z / Z90))
 
 
 def eager_host(devices: int) -> StepHost:
