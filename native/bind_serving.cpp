@@ -50,6 +50,7 @@ Tables tables_of(Columns& columns, nb::handle from) {
     out.graph_sizes = columns.flat<std::int64_t>(from.attr("graph_sizes"), "graph_sizes");
     out.graph_tokens = number("graph_tokens");
     out.host = number("host");
+    out.prompt_host = number("prompt_host");
     out.gap = number("gap");
     out.host_sequence = number("host_sequence");
     out.gap_sequence = number("gap_sequence");
@@ -69,11 +70,12 @@ Times times_of(Columns& columns, nb::object from, nb::object shape) {
         return [call = nb::object(from.attr(name))](std::int64_t count) { return whole(call(count)); };
     };
     return {read,
-            {[ticks = nb::object(from.attr("ticks")), shape](const Shape& step) {
+            {[ticks = nb::object(from.attr("ticks")), after = nb::object(from.attr("after")),
+              shape](const Shape& step, std::int64_t before) {
                  nb::list chunks;
                  for (const auto& [count, cached] : step.chunks) chunks.append(nb::make_tuple(count, cached));
-                 return whole(
-                     ticks(shape(step.tokens, nb::tuple(chunks), step.decodes, step.context, step.sampled), 0));
+                 const nb::object own = shape(step.tokens, nb::tuple(chunks), step.decodes, step.context, step.sampled);
+                 return whole(before ? after(own, before) : ticks(own, 0));
              },
              asked("padded"), asked("ends"), asked("base")}};
 }

@@ -28,24 +28,21 @@ private:
     static nb::object name(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 };
 
-class AskedReplica {
+class AskedReplica : public CountedSteps {
 public:
     // made: a request's object, of its row, number, arrival, prompt and output.
     AskedReplica(nb::object replica, nb::object made, Times& times, Samples gaps, bool steady, bool ahead)
-        : gaps(std::move(gaps)), python(std::move(replica)), made_(std::move(made)), policy_(python.attr("policy")),
+        : CountedSteps(times, std::move(gaps)), python(std::move(replica)), made_(std::move(made)), policy_(python.attr("policy")),
           cache_(python.attr("cache")), check_(python.attr("check")), schedule_(policy_.attr("schedule")),
           queue_(policy_.attr("queue")), finish_(policy_.attr("finish")), match_(cache_.attr("match")),
-          store_(cache_.attr("store")), hold_(cache_.attr("hold")), times_(times),
+          store_(cache_.attr("store")), hold_(cache_.attr("hold")),
           size_(nb::cast<std::int64_t>(cache_.attr("block_tokens"))), reuses_(nb::cast<bool>(cache_.attr("reuses"))),
           steady_(steady), ahead_(ahead) {
         const nb::object most = policy_.attr("max_tokens");
         if (!most.is_none()) most_ = whole(most);
     }
 
-    Samples gaps;
     nb::object python;
-    std::int64_t outstanding = 0, steps = 0, busy = 0, tokens = 0, padding = 0;
-    bool in_flight = false;
 
     // Routers and policies know a request by its object.
     void known(Request& request) {
@@ -80,16 +77,12 @@ public:
         if (empty(batch)) return -1;
         take(batch, now);
         const auto count = static_cast<std::int64_t>(batch_.size());
-        if (steady_ && coming_.empty() && shape_.decodes == count && count == length(policy_.attr(names_.running)))
-            now = decoded(now, horizon);
-        const std::int64_t ticks = shape_.decodes == count ? times_.decodes(count, shape_.context) : times_.ticks(shape_);
-        busy += ticks;
-        ++steps;
-        tokens += shape_.tokens;
-        padding += times_.computed(shape_) - shape_.tokens;
-        in_flight = true;
+        if (steady_ && coming_.empty() && shape_.decodes == count && count == length(policy_.attr(names_.running)) &&
+            !(reuses_ && length(policy_.attr(names_.waiting))))
+            now = decoded(batch_, Asked{*this}, get(cache_, names_.free) - count, size_, now, horizon);
+        const std::int64_t end = begun(count, now, ahead_);
         see();
-        return sum(now, ticks);
+        return end;
     }
 
     template <class Finished>
@@ -232,54 +225,34 @@ private:
         throw std::runtime_error("a batch that was refused keeps to the rules");
     }
 
-    // Steps of the same decodes while each ends before the horizon, nobody is done and blocks suffice; when the step
-    // that follows begins.
-    std::int64_t decoded(std::int64_t now, std::int64_t horizon) {
-        const auto count = static_cast<std::int64_t>(batch_.size());
-        const std::int64_t free = get(cache_, names_.free) - count;
-        if (free < count || (reuses_ && length(policy_.attr(names_.waiting)))) return now;
-        std::int64_t most = never;
-        for (const auto& [request, _] : batch_) {
-            if (get(request, names_.last_token) != now) return now;
-            most = std::min(most, get(request, names_.end) - get(request, names_.known) - 1);
+    // Requests as Python has them.
+    struct Asked {
+        const AskedReplica& own;
+        mutable nb::object at = nb::none();  // the same time of all of them
+        mutable std::int64_t when = -1;
+
+        std::int64_t last_token(nb::handle request) const { return get(request, own.names_.last_token); }
+        std::int64_t left(nb::handle request) const {
+            return get(request, own.names_.end) - get(request, own.names_.known) - 1;
         }
-        if (free / count < most) most = std::min(most, free / count * size_);
-        const std::int64_t begin = now;
-        std::int64_t played = 0;
-        for (; played < most; ++played) {
-            const std::int64_t ticks = times_.decodes(count, shape_.context);
-            const std::int64_t end = sum(now, ticks);
-            if (end >= horizon) break;
-            now = end;
-            gaps.add(ticks, count);
-            shape_.context += count;
+        void go_on(nb::handle request, std::int64_t steps, std::int64_t now) const {
+            if (when != now) at = nb::int_(when = now);
+            const std::int64_t known = get(request, own.names_.known) + steps;
+            set(request, own.names_.known, known);
+            set(request, own.names_.computed, get(request, own.names_.computed) + steps);
+            set(request, own.names_.last_end, at);
+            set(request, own.names_.last_token, at);
+            if (empty(own.hold_(request, known))) throw GiveUp("blocks were counted before");
+            if (own.reuses_) own.store_(request);
         }
-        if (!played) return now;
-        busy += now - begin;
-        steps += played;
-        tokens += played * count;
-        padding += played * (times_.padded(count) - count);
-        const nb::object at = nb::int_(now);
-        for (auto& [request, _] : batch_) {
-            const std::int64_t known = get(request, names_.known) + played;
-            set(request, names_.known, known);
-            set(request, names_.computed, get(request, names_.computed) + played);
-            set(request, names_.last_end, at);
-            set(request, names_.last_token, at);
-            if (empty(hold_(request, known))) throw GiveUp("blocks were counted before");
-            if (reuses_) store_(request);
-        }
-        return now;
-    }
+    };
 
     Names names_;
     nb::object made_, policy_, cache_, check_, schedule_, queue_, finish_, match_, store_, hold_;
-    Times& times_;
     std::int64_t size_, most_ = -1;
     bool reuses_, steady_, ahead_;
     std::vector<nb::object> coming_;
     std::vector<std::pair<nb::object, std::int64_t>> batch_;
-    Shape shape_;
     KeyTable<Request*> own_;  // by row; the fleet's, which goes before its replicas
 };
 

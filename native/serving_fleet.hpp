@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <queue>
 #include <span>
@@ -13,19 +12,10 @@
 
 #include "serving_policies.hpp"
 #include "serving_samples.hpp"
+#include "serving_steps.hpp"
 #include "serving_times.hpp"
 
 namespace triosim::serving {
-
-constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t most_time = never - 1023;  // triosim.core.units.MOST_SUM
-
-// When a step ends.
-inline std::int64_t sum(std::int64_t now, std::int64_t ticks) {
-    std::int64_t out = 0;
-    if (ticks < 0 || __builtin_add_overflow(now, ticks, &out) || out > most_time) throw GiveUp("too long");
-    return out;
-}
 
 // What becomes of each request; see triosim.serving.fleet.FleetRun.
 class Outcome {
@@ -34,16 +24,13 @@ public:
     virtual void ended(const Request& request, std::int64_t replica, std::int64_t now) = 0;
 };
 
-class Replica {
+class Replica : public CountedSteps {
 public:
     Replica(std::unique_ptr<Cache> cache, std::unique_ptr<Policy> policy, Times& times, Samples gaps)
-        : cache(std::move(cache)), policy(std::move(policy)), gaps(std::move(gaps)), times_(times) {}
+        : CountedSteps(times, std::move(gaps)), cache(std::move(cache)), policy(std::move(policy)) {}
 
     std::unique_ptr<Cache> cache;
     std::unique_ptr<Policy> policy;
-    Samples gaps;
-    std::int64_t outstanding = 0, steps = 0, busy = 0, tokens = 0, padding = 0;
-    bool in_flight = false;
 
     std::int64_t match(const Request& request) const { return cache->match(request); }
 
@@ -68,17 +55,12 @@ public:
         if (batch_.empty()) return -1;
         taken(now);
         const auto count = static_cast<std::int64_t>(batch_.size());
-        const bool alone = shape_.decodes == count;
-        const bool steady = policy->own.steady && coming_.empty();
-        if (alone && batch_.size() == policy->running.size() && steady) now = decoded(now, horizon);
-        const std::int64_t ticks = alone ? times_.decodes(count, shape_.context) : times_.ticks(shape_);
-        busy += ticks;
-        ++steps;
-        tokens += shape_.tokens;
-        padding += times_.computed(shape_) - shape_.tokens;
-        in_flight = true;
+        const bool alone = shape_.decodes == count && batch_.size() == policy->running.size();
+        const bool steady = policy->own.steady && coming_.empty() && !(cache->reuses && !policy->waiting.empty());
+        if (alone && steady) now = decoded(batch_, Known{*cache}, cache->free - count, cache->size, now, horizon);
+        const std::int64_t end = begun(count, now, policy->own.ahead);
         see();
-        return sum(now, ticks);
+        return end;
     }
 
     template <class Finished>
@@ -145,47 +127,23 @@ private:
         if (policy->own.max_tokens >= 0 && shape_.tokens > policy->own.max_tokens) throw GiveUp("a broken rule");
     }
 
-    // Steps of the same decodes while each ends before the horizon, nobody is done and blocks suffice; when the step
-    // that follows begins.
-    std::int64_t decoded(std::int64_t now, std::int64_t horizon) {
-        const auto count = static_cast<std::int64_t>(batch_.size());
-        const std::int64_t free = cache->free - count;
-        if (free < count || (cache->reuses && !policy->waiting.empty())) return now;
-        std::int64_t most = never;
-        for (const auto& [request, _] : batch_) {
-            if (request->last_token != now) return now;
-            most = std::min(most, request->end - request->known - 1);
-        }
-        if (free / count < most) most = std::min(most, free / count * cache->size);
-        const std::int64_t begin = now;
-        std::int64_t played = 0;
-        for (; played < most; ++played) {
-            const std::int64_t ticks = times_.decodes(count, shape_.context);
-            const std::int64_t end = sum(now, ticks);
-            if (end >= horizon) break;
-            now = end;
-            gaps.add(ticks, count);
-            shape_.context += count;
-        }
-        if (!played) return now;
-        busy += now - begin;
-        steps += played;
-        tokens += played * count;
-        padding += played * (times_.padded(count) - count);
-        for (const auto& [request, _] : batch_) {
-            request->known += played;
-            request->computed += played;
-            request->last_end = request->last_token = now;
-            if (!cache->hold(*request, request->known)) throw GiveUp("blocks were counted before");
-            if (cache->reuses) cache->store(*request);
-        }
-        return now;
-    }
+    // Requests as C++ has them.
+    struct Known {
+        Cache& cache;
 
-    Times& times_;
+        std::int64_t last_token(const Request* request) const { return request->last_token; }
+        std::int64_t left(const Request* request) const { return request->end - request->known - 1; }
+        void go_on(Request* request, std::int64_t steps, std::int64_t now) const {
+            request->known += steps;
+            request->computed += steps;
+            request->last_end = request->last_token = now;
+            if (!cache.hold(*request, request->known)) throw GiveUp("blocks were counted before");
+            if (cache.reuses) cache.store(*request);
+        }
+    };
+
     std::vector<Request*> coming_;
     Batch batch_;
-    Shape shape_;
 };
 
 // Which replica serves whom: as is said for each arrival, the less loaded of two, or as the loads are.

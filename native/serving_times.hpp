@@ -22,39 +22,42 @@ struct Shape {
 struct Tables {
     std::span<const double> tokens, decodes, prefill;
     std::span<const std::int64_t> sequences, keys, chunks, cached, graph_sizes;
-    std::int64_t graph_tokens = 0, host = 0, gap = 0, host_sequence = 0, gap_sequence = 0;
+    std::int64_t graph_tokens = 0, host = 0, prompt_host = 0, gap = 0, host_sequence = 0, gap_sequence = 0;
     bool one_call = false;
 };
 
 class Times {
 public:
-    // What Python is asked: a step's ticks; the tokens that one of so many computes; the ticks of embedding so many
+    // What Python is asked: a step's ticks, where the host began so much before; the tokens that one of so many computes; the ticks of embedding so many
     // tokens or, below zero, of sampling so many; those of a step of so many decodes but for their attention.
     struct Asked {
-        std::function<std::int64_t(const Shape&)> ticks;
+        std::function<std::int64_t(const Shape&, std::int64_t)> ticks;
         std::function<std::int64_t(std::int64_t)> padded, ends, base;
     };
 
     Times(std::optional<Tables> tables, Asked asked) : tables_(std::move(tables)), asked_(std::move(asked)) {}
 
-    std::int64_t ticks(const Shape& step) {
-        if (!tables_) return asked_.ticks(step);
+    // Of a step whose host began so much before, while the device ran another.
+    std::int64_t ticks(const Shape& step, std::int64_t before = 0) {
+        if (!tables_) return asked_.ticks(step, before);
         if (step.chunks.empty()) return decodes(step.decodes, step.context);
         const Tables& own = *tables_;
         const std::int64_t tokens = computed(step);
-        if (own.one_call || tokens >= static_cast<std::int64_t>(own.tokens.size())) return asked_.ticks(step);
+        if (own.one_call || tokens >= static_cast<std::int64_t>(own.tokens.size()))
+            return asked_.ticks(step, before);
         double total = own.tokens[tokens];
         if (step.decodes) total += decode(row(step.decodes), mean(step));
         double prompts = 0;
         for (const auto& [count, cached] : step.chunks) {
-            if (count > own.chunks.back() || cached > own.cached.back()) return asked_.ticks(step);
+            if (count > own.chunks.back() || cached > own.cached.back()) return asked_.ticks(step, before);
             prompts += chunk(count, cached);
         }
         const double launch = own.prefill[0];
         total += std::max(prompts - static_cast<double>(step.chunks.size() - 1) * launch, launch);
         std::int64_t ticks = rounded(total) + ends(tokens);
         if (step.sampled) ticks += ends(-step.sampled);
-        return with_host(std::max(ticks, std::int64_t{1}), step.decodes + static_cast<std::int64_t>(step.chunks.size()));
+        const auto sequences = step.decodes + static_cast<std::int64_t>(step.chunks.size());
+        return with_host(std::max(own.prompt_host - before, own.host), std::max(ticks, std::int64_t{1}), sequences);
     }
 
     // Of a step of decodes alone, whose keys are so many in all.
@@ -62,11 +65,11 @@ public:
         if (!tables_) {
             alone_.tokens = alone_.decodes = alone_.sampled = count;
             alone_.context = context;
-            return asked_.ticks(alone_);
+            return asked_.ticks(alone_, 0);
         }
         Row& own = row(count);
         const double length = static_cast<double>(context) / static_cast<double>(count);
-        return with_host(own.base + rounded(decode(own, length)), count);
+        return with_host(tables_->host, own.base + rounded(decode(own, length)), count);
     }
 
     // Of graphs of decodes alone prompts take none.
@@ -108,9 +111,9 @@ private:
         return static_cast<double>(step.context) / static_cast<double>(step.decodes);
     }
 
-    std::int64_t with_host(std::int64_t ticks, std::int64_t sequences) const {
+    std::int64_t with_host(std::int64_t host, std::int64_t ticks, std::int64_t sequences) const {
         const Tables& own = *tables_;
-        return std::max(ticks, own.host + own.host_sequence * sequences) + own.gap + own.gap_sequence * sequences;
+        return std::max(ticks, host + own.host_sequence * sequences) + own.gap + own.gap_sequence * sequences;
     }
 
     Row& row(std::int64_t count) {

@@ -83,6 +83,20 @@ def test_padding_by_hand():
     assert model.padded(work, np.array([16.0]))[0] == pytest.approx(128 * 16)
 
 
+@pytest.mark.parametrize("mean", [4, 20, 64, 256])
+def test_tokens_that_choose_by_chance_fill_tiles_as_draws_do(mean):
+    """Against draws: where the mean load is a whole tile, half of the experts need another."""
+    tokens, chosen, count, rows = mean * 32, 4, 128, 64.0
+    even, chance = (experts(tokens, chosen, 2880, 2880, count, family="marlin", chance=way) for way in (False, True))
+    drawn = np.random.default_rng(1).poisson(mean, 100_000)
+    expected = count * rows * np.ceil(np.maximum(drawn, 1) / rows).mean()
+    assert model.padded(chance, np.array([rows]))[0] == pytest.approx(expected, rel=0.05)
+    assert model.padded(even, np.array([rows]))[0] == count * rows * np.ceil(mean / rows)
+    assert chance.active()[0] == pytest.approx(even.active()[0])
+    load, each = chance.loads()
+    assert (load * each).sum() == pytest.approx(chance.pairs()[0], rel=0.02)
+
+
 def test_tiles_follow_the_tokens_that_arrive():
     few, many = experts(128, 8, 4096, 1536, 128, 8), experts(32, 8, 4096, 1536, 128, 64)
     assert few.local()[0] == 16

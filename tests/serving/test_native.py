@@ -329,10 +329,9 @@ def test_a_broken_rule_is_named_as_python_names_it(wrong: str) -> None:
             play(RequestTable.of([0.0], [51], [4]), [replica(policy)], ROUTERS.get("round-robin")(), core=core)
         return str(error.value)
 
-    if wrong == "a part":  # which Python would go on with
+    assert said(True) == said(False)
+    if wrong == "a part":
         assert "a whole number of tokens" in said(True)
-    else:
-        assert said(True) == said(False)
 
 
 def test_numbers_of_numpy_and_lists_are_pairs_too() -> None:
@@ -343,6 +342,42 @@ def test_numbers_of_numpy_and_lists_are_pairs_too() -> None:
     table = RequestTable.of([0.0, 0.001], [51, 20], [4, 7])
     found, expected = (play(table, [replica(one)], ROUTERS.get("round-robin")()) for one in (Lists(), Vllm()))
     assert told(found) == told(expected)
+
+
+@pytest.mark.parametrize("core", [True, False])
+@pytest.mark.parametrize("cache", [KVCache, PrefixCache])
+@pytest.mark.parametrize("kind", [np.int64, np.int16, np.uint8])
+def test_numbers_of_numpy_do_not_overflow(core: bool, cache: type[KVCache], kind: type) -> None:
+    class Own(Vllm):
+        def schedule(self) -> Batch:
+            while self.waiting and self.cache.start(self.waiting[0], kind(100)):
+                self.admit()
+            return [
+                (request, kind(min(request.lacks, 100)))
+                for request in self.running
+                if self.cache.hold(request, request.computed + min(request.lacks, 100))
+            ]
+
+    class Plain(Own):
+        def schedule(self) -> Batch:
+            return [(request, int(count)) for request, count in super().schedule()]
+
+    table = RequestTable.of([0.0, 0.001], [40_000, 300], [4, 7])
+    made = (Replica(0, own(max_tokens=1000), cache(4000, 16), Linear(), 1 << 16) for own in (Own, Plain))
+    found, expected = (play(table, [one], ROUTERS.get("round-robin")(), core=core) for one in made)
+    assert told(found) == told(expected)
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_blocks_are_asked_for_whole_tokens(core: bool) -> None:
+    class Half(Vllm):
+        def schedule(self) -> Batch:
+            for request in self.waiting:
+                self.cache.hold(request, 2.5)  # type: ignore[arg-type]
+            return []
+
+    with pytest.raises(InputError, match=r"asked to hold 2\.5 tokens: give it a whole number"):
+        play(RequestTable.of([0.0], [5], [4]), [replica(Half())], ROUTERS.get("round-robin")(), core=core)
 
 
 def test_a_run_that_is_too_long_is_refused_whoever_plays() -> None:
@@ -375,6 +410,42 @@ def test_progress_is_told() -> None:
     table = RequestTable.of(np.arange(3000) / 100, [5] * 3000, [2] * 3000)
     play(table, [replica("vllm")], ROUTERS.get("round-robin")(), progress=lambda done, of: seen.append((done, of)))
     assert seen == [(0, 3000), (1024, 3000), (2048, 3000)]
+
+
+def test_kernels_of_prompts_are_launched_one_by_one_in_both() -> None:
+    draw = np.random.default_rng(5)
+    table = RequestTable.of(np.cumsum(draw.exponential(0.01, 60)), draw.integers(5, 900, 60), draw.integers(1, 90, 60))
+    kernels = model_times().kernels
+    served = {}
+    for launch in (0.0, 1e-4):
+        times = ModelTimes(kernels, engine_host=StepHost(launch_s=launch))
+        runs = [
+            play(table, [replica("sglang", times=times)], ROUTERS.get("round-robin")(), core=core)
+            for core in (True, False)
+        ]
+        assert told(runs[0]) == told(runs[1])
+        served[launch] = runs[0]
+    least = kernels.model.layers * kernels.eager_launches * 10**8 - 10**10  # of 0.1 ms each, but what a decode hides
+    assert (served[1e-4].first_token - served[1e-4].scheduled).min() >= least
+    assert (served[0.0].first_token - served[0.0].scheduled).min() < least
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "vllm-2023"])
+def test_kernels_of_a_prompt_are_launched_while_others_decode(engine: str) -> None:
+    """The second prompt comes while the first request decodes; an engine that schedules ahead launches it meanwhile."""
+    kernels = model_times().kernels
+    launched = (kernels.model.layers * kernels.eager_launches + 5) * 10**8
+    times = ModelTimes(kernels, engine_host=StepHost(launch_s=1e-4))
+    table = RequestTable.of([0.0, 0.1], [20, 20], [200, 2])
+    runs = [
+        play(table, [replica(engine, times=times)], ROUTERS.get("round-robin")(), core=core) for core in (True, False)
+    ]
+    assert told(runs[0]) == told(runs[1])
+    took = int(runs[0].first_token[1] - runs[0].scheduled[1])
+    decode = times.ticks(StepShape(1, (), 1, 60, 1), 0)
+    hidden = engine != "vllm-2023"
+    assert took == pytest.approx(launched - decode * hidden, rel=1e-3)
+    assert times.after(StepShape(20, ((20, 0),), 0, 0, 1), 10**6) == launched - 10**6
 
 
 @pytest.mark.parametrize("hidden", [True, False])

@@ -283,6 +283,16 @@ def test_sglang_leaves_to_its_steps_what_weights_and_cache_do_not_take() -> None
     assert kept.blocks == kept.cache // 131_072
 
 
+def test_trtllm_takes_a_share_of_what_weights_and_a_step_leave() -> None:
+    device, model = catalog.accelerator("A100-SXM4-80GB"), served_model("qwen3-32b")
+    sizes = {"block_tokens": 32, "tokens": 8192, "sequences": 1024}
+    kept = memory(model, device, PRECISIONS["bf16"], "bfloat16", utilisation=0.9, free=True, **sizes)
+    assert kept.cache == pytest.approx(0.9 * (kept.capacity - kept.weights - kept.activations - kept.context))
+    assert kept.cache > 1.5 * memory(model, device, PRECISIONS["bf16"], "bfloat16", **sizes).cache
+    assert ENGINES.get("trtllm").free
+    assert not ENGINES.get("vllm").free
+
+
 def test_who_schedules_ahead_hides_the_host() -> None:
     ahead = ENGINES.get("vllm")().host()
     assert ahead.hidden

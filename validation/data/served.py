@@ -1,7 +1,9 @@
 """Published measurements of serving: closed loops of users and queues of requests, as their sources tell them.
 
 ``served.csv`` holds them, a measurement a row; :data:`SOURCES` says where each is from, and what was assumed where a
-source says nothing.  Rows and assumptions were written down before the first of them was predicted.
+source says nothing.  Rows and assumptions were written down before the first of them was predicted.  Rows from 155 on
+also hold that first prediction (``first``: ``name=value/low/high`` with the 90 % interval), of the package as it was
+when nothing had been looked at.
 """
 
 from __future__ import annotations
@@ -73,6 +75,41 @@ SOURCES = {
         "https://github.com/gpustack/gpustack/blob/main/docs/performance-lab/qwen3-8b/h100-latency.md",
         "ShareGPT: prompts and outputs of the mean length",
     ),
+    "SGLang cookbook": ServedSource(
+        "https://github.com/sgl-project/sgl-cookbook (Qwen3, DeepSeek-R1 and DeepSeek-V3.1 pages, late 2025)",
+        "bench_serving's random lengths are uniform from 1 up; medians, as the first request of a server is slow; no "
+        "drafts; cache in 16 bits",
+    ),
+    "tt-inference-server": ServedSource(
+        "https://github.com/tenstorrent/tt-inference-server (issues 125, 143 and 340: references on GPUs, 2025)",
+        "vLLM of those months, default options; H100 of SXM and A100 of 80 GB",
+    ),
+    "Oracle MI300X": ServedSource(
+        "https://blogs.oracle.com/cloud-infrastructure/serving-llama-31-405b-model-with-amd-mi300x-gpus (October 2024)",
+        "vLLM 0.6 with graphs, its steps as those of version 1; cache in 16 bits",
+    ),
+    "Qwen speed": ServedSource(
+        "https://qwen.readthedocs.io/en/latest/getting_started/speed_benchmark.html (Qwen3-0.6B under SGLang 0.4.6)",
+        "one request of 2,048 tokens, HTTP and tokenizer included",
+    ),
+    "Mistral 4090 sweep": ServedSource(
+        "https://mushfiqrahman.dev/?p=1668 (Mistral 7B v0.3, February 2026)",
+        "vLLM 0.15; outputs of 100 tokens, which is what rate by requests says, not the 128 asked for",
+    ),
+    "kvcached H100": ServedSource(
+        "https://github.com/ovg-project/kvcached/pull/331 (row A, vLLM 0.19)", "all requests at once"
+    ),
+    "vLLM 43232": ServedSource(
+        "https://github.com/vllm-project/vllm/pull/43232 (Qwen3-235B-A22B in fp8, B200)", "prompts share nothing"
+    ),
+    "vLLM recipes 431": ServedSource(
+        "https://github.com/vllm-project/recipes/pull/431 (Qwen3Guard-Gen-8B, which is Qwen3-8B)",
+        "one device; vLLM of April 2026",
+    ),
+    "SGLang-JAX cookbook": ServedSource(
+        "https://github.com/sgl-project/sgl-cookbook (DeepSeek-V2-Lite on a TPU v6e-4)",
+        "eight users, which is what rate and latency say; scheduling as SGLang's",
+    ),
 }
 """By the name that rows have."""
 BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview")
@@ -98,6 +135,7 @@ class ServedRow(NamedTuple):
         requests: how many.
         statistic: ``mean`` or ``median``.
         measured: by name of :data:`MEASURED`.
+        first: what was first predicted of these, with the ends of its 90 % interval; empty of rows before 155.
     """
 
     number: int
@@ -117,6 +155,7 @@ class ServedRow(NamedTuple):
     requests: int
     statistic: str
     measured: dict[str, float]
+    first: dict[str, tuple[float, float, float]]
 
 
 def read() -> list[ServedRow]:
@@ -128,7 +167,16 @@ def read() -> list[ServedRow]:
             number, row["source"], row["model"], row["device"], int(row["devices"]), int(row["ranks"]), row["weights"],
             row["kv"], row["engine"], row["version"], dict(o.split("=") for o in row["options"].split()),
             int(row["users"]), row["prompt"], row["output"], int(row["requests"]), row["statistic"],
-            {name: float(row[name]) for name in MEASURED if row[name]},
+            {name: float(row[name]) for name in MEASURED if row[name]}, _first(row["first"]),
         )
         for number, row in enumerate(rows, 1)
     ]  # fmt: skip
+
+
+def _first(text: str) -> dict[str, tuple[float, float, float]]:
+    found: dict[str, tuple[float, float, float]] = {}
+    for word in text.split():
+        name, values = word.split("=")
+        value, low, high = map(float, values.split("/"))
+        found[name] = value, low, high
+    return found

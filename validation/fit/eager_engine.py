@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
     with (options.data / "splitwise" / "dgx_a100.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "bloom-176b" and row["batch_size"] == "1"]
-    step, sequence, _, _ = eager_host(DEVICES)
+    step, sequence = eager_host(DEVICES)[:2]
     beside = step + sequence + LAYERS * REDUCES * collective_seconds("large-model")
     found = []
     for row in rows:

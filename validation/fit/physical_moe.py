@@ -120,7 +120,7 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
         tokens, topk, hidden, inner / tp, experts, ep, skew, (system == "b200_sxm") & (family != "marlin"), yes, yes,
         np.array([DTYPE_CODE[TYPES[name][0]] for name in dtype], np.int8), np.array([TYPES[name][1] for name in dtype]),
         np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),
-        np.array([FAMILIES.index(name) for name in family], np.int8),
+        np.array([FAMILIES.index(name) for name in family], np.int8), ~yes,
         tiles_looked_for(dtype, np.array([DEVICES[s] for s in system]), experts / ep, inner / tp),
     )  # fmt: skip
     measured = Measured(work, np.array([DEVICES[s] for s in system]), dtype, data["latency"][known] * 1e-3)

@@ -269,7 +269,7 @@ def _experts(rows: Rows) -> fit_physical_moe.Measured:
         tokens, topk, hidden, inner / tp, experts, ep, skew, blackwell & (family != "marlin"), yes, yes,
         np.array([DTYPE_CODE[types[name][0]] for name in dtype], np.int8), np.array([types[name][1] for name in dtype]),
         np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),
-        np.array([fit_physical_moe.FAMILIES.index(name) for name in family], np.int8),
+        np.array([fit_physical_moe.FAMILIES.index(name) for name in family], np.int8), ~yes,
         fit_physical_moe.tiles_looked_for(dtype, rows.device, experts / ep, inner / tp),
     )  # fmt: skip
     return fit_physical_moe.Measured(work, rows.device, dtype, rows.seconds)

@@ -1,9 +1,11 @@
 """Published measurements of serving that shaped no constant: throughput, TTFT and TPOT under three engines.
 
-    python -m validation.judge.served [--source WORDS] [--rows] [--json OUT]
+    python -m validation.judge.served [--source WORDS] [--rows] [--intervals] [--json OUT]
 
 The rows lie in ``validation/data/served.csv``, addresses and assumptions in ``validation/data/served.py``.  Each is
 predicted as ``triosim serve`` would with the options of its engine.  Rows of odd number judge; even ones may shape.
+Below stands what rows that hold it were first predicted, and with ``--intervals`` how many measurements their 90 %
+intervals cover now, which takes five times as long.
 """
 
 from __future__ import annotations
@@ -32,17 +34,22 @@ def main() -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--source", default="", metavar="WORDS", help="only sources whose name has these words")
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--intervals", action="store_true", help="also find 90 %% intervals of rows with a first one")
     options = parser.parse_args()
     found: list[tuple[ServedRow, dict[str, float]]] = []
+    within: list[tuple[str, bool]] = []
     for row in read():
         if options.source.lower() not in row.source.lower():
             continue
         try:
-            off = {name: value / row.measured[name] - 1 for name, value in predicted(row).items()}
+            values = predicted(row, interval=options.intervals and bool(row.first))
+            off = {name: value / row.measured[name] - 1 for name, (value, _, _) in values.items()}
         except InputError as error:
             print(f"{row.number:4} {row.source}: {error}", flush=True)
             continue
         found.append((row, off))
+        if options.intervals and row.first:
+            within += [(name, low <= row.measured[name] <= high) for name, (_, low, high) in values.items()]
         if options.rows:
             print(_line(row, off), flush=True)
     figures: dict[str, dict[str, float]] = {}
@@ -53,6 +60,9 @@ def main() -> int:
         if own:
             figures[name] = _summary([off for _, off in own])
             print(f"{name:28}" + "".join(_cell([off[m] for _, off in own if m in off]) for m in MEASURED))
+    _print_first([row for row, _ in found if row.first])
+    if within:
+        _print_within("now", within)
     rows = [{"number": row.number, "source": row.source} | off for row, off in found]
     command.write(options.json, {"rows": rows, "sources": figures})
     return 0
@@ -61,8 +71,8 @@ def main() -> int:
 HEAD = "rows  mean  bias worst"
 
 
-def predicted(row: ServedRow) -> dict[str, float]:
-    """What is measured of a row, in its units.
+def predicted(row: ServedRow, interval: bool = False) -> dict[str, tuple[float, float, float]]:
+    """What is measured of a row, in its units, with the ends of its 90 % interval, which are the same unless asked for.
 
     Raises:
         InputError: it cannot be served like that.
@@ -90,15 +100,36 @@ def predicted(row: ServedRow) -> dict[str, float]:
         attention_ranks=row.ranks, weights=row.weights, kv_cache=row.kv,
         utilisation=None if share is None else float(share),
     )  # fmt: skip
-    result = serve(Deployment((pool,)), _requests(row), interval=False).metrics
-    named = result.named()
+    result = serve(Deployment((pool,)), _requests(row), interval=interval)
+    named = result.metrics.named()
     which = "p50" if row.statistic == "median" else "mean"
-    value = {
-        "ttft_ms": lambda: named[f"ttft.{which}"] * 1e3, "tpot_ms": lambda: named[f"tpot.{which}"] * 1e3,
-        "itl_ms": lambda: named[f"itl.{which}"] * 1e3, "latency_s": lambda: named["duration"],
-        "rate": lambda: named["output_tokens_per_s"],
+    figures = {
+        "ttft_ms": (f"ttft.{which}", 1e3), "tpot_ms": (f"tpot.{which}", 1e3), "itl_ms": (f"itl.{which}", 1e3),
+        "latency_s": ("duration", 1.0), "rate": ("output_tokens_per_s", 1.0),
     }  # fmt: skip
-    return {name: value[name]() for name in row.measured}
+    out: dict[str, tuple[float, float, float]] = {}
+    for name in row.measured:
+        figure, unit = figures[name]
+        low, high = result.intervals.get(figure, (named[figure], named[figure]))
+        out[name] = named[figure] * unit, low * unit, high * unit
+    return out
+
+
+def _print_first(rows: list[ServedRow]) -> None:
+    """What rows were first predicted, and what their intervals covered."""
+    for label, kept in (("first predictions", rows), ("odd ones of them", [row for row in rows if row.number % 2])):
+        if kept:
+            offs = {m: [row.first[m][0] / row.measured[m] - 1 for row in kept if m in row.first] for m in MEASURED}
+            print(f"{label:28}" + "".join(_cell(offs[m]) for m in MEASURED))
+    if rows:
+        own = [(row, name, ends) for row in rows for name, ends in row.first.items()]
+        _print_within("first", [(name, low <= row.measured[name] <= high) for row, name, (_, low, high) in own])
+
+
+def _print_within(when: str, within: list[tuple[str, bool]]) -> None:
+    each = {name: [inside for other, inside in within if other == name] for name in MEASURED}
+    parts = ", ".join(f"{name} {np.mean(own):.0%}" for name, own in each.items() if own)
+    print(f"90 % intervals, {when}, cover {np.mean([inside for _, inside in within]):.0%}: {parts}")
 
 
 def _requests(row: ServedRow) -> RequestTable:

@@ -719,7 +719,7 @@ def _loop_times(
     between = None
     if parallel > 1:
         between = ReplicaCommunication(system("dgx-h100"), parallel, moved=moved.network, kernels=policy.all_reduce)
-    return ModelTimes(kernels, between, engine_host=host)
+    return ModelTimes(kernels, between, engine_host=host.off(moved.host))
 
 
 def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[str, str]) -> tuple[float, float]:
@@ -737,6 +737,7 @@ def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[
         model, kernels.device, kernels.precision, kernels.kv_type, block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or 8192, sequences=min(policy.max_running, 1024),
         tensor_parallel=kernels.tensor_parallel, utilisation=SHARES.get(backend, UTILISATION), static=policy.static,
+        free=policy.free,
     )  # fmt: skip
     if backend in WAITING:
         policy.max_running = max(users - WAITING[backend], 1)

@@ -187,8 +187,6 @@ def summary(found: OneRequest) -> list[str]:
 def _between(ends: tuple[float, float] | None) -> str:
     from triosim.core.units import format_time
 
-    if ends is not None and ends[0] == ends[1]:
-        return " (the host binds, of whose time no interval is known)"
     return "" if ends is None else f" (90 % between {format_time(ends[0])} and {format_time(ends[1])})"
 
 

@@ -72,8 +72,8 @@ def static_share(memory_bytes: float, devices: int) -> float:
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
     sequences: int, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1,
-    utilisation: float = UTILISATION, static: bool = False, beside: float = 0.0, kv_beside: float = 0.0,
-    groups: LayerGroups | None = None, states: StateCache | None = None,
+    utilisation: float = UTILISATION, static: bool = False, free: bool = False, beside: float = 0.0,
+    kv_beside: float = 0.0, groups: LayerGroups | None = None, states: StateCache | None = None,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
@@ -86,6 +86,7 @@ def memory(
         attention_ranks: of data-parallel attention, which share the experts.
         utilisation: share of the memory that is the engine's.
         static: whether that is of weights and cache alone.
+        free: whether it is of what weights and a full step leave, and of the cache alone.
         beside: bytes of other weights on each device.
         kv_beside: bytes of other caches for each token on each device.
         groups: of layers, of one of which a block is; None where it is of all.
@@ -106,6 +107,8 @@ def memory(
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
     activations = hidden + logits
     left = utilisation * device.memory_bytes - weights - activations - CONTEXT_BYTES
+    if free:
+        left = utilisation * (device.memory_bytes - weights - activations - CONTEXT_BYTES)
     if static:
         whole = device.memory_bytes - CONTEXT_BYTES
         left, activations = utilisation * whole - weights, (1 - utilisation) * whole

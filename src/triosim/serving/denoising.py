@@ -180,7 +180,7 @@ class DenoisingReplica(Replica):
 
     def start(self, now: int, horizon: int = 0) -> int:
         """As of any replica; steps are played one by one."""
-        batch = self.policy.schedule() if not self.in_flight else []
+        batch = self._asked() if not self.in_flight else []
         if not batch:
             return -1
         shape = self._taken(batch, now)

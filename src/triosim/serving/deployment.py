@@ -416,7 +416,7 @@ def _played(
         names = list(requests.models)
     available = _availability(own, models, replicas, names, moved)
     sharing = _sharing(own, models, replicas, moved)
-    front = picoseconds(max(front_seconds(pool) for pool in own.pools), "the time before the engine")
+    front = picoseconds(max(front_seconds(pool, moved.host) for pool in own.pools), "the time before the engine")
     played = play(
         requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available, sharing=sharing,
         front=front, sketch=None if recorder else request_sketch(requests, *measured, len(replicas), front),

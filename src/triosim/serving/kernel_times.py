@@ -57,6 +57,9 @@ Attention = ServedHeads | ServedLatent
 JOINED_EXPERTS = 256
 """Experts of a layer that SGLang joins with the shared one: of DeepSeek-V3 and R1, on NVIDIA GPUs, without expert
 parallelism (``determine_num_fused_shared_experts`` of its ``models/deepseek_v2.py``)."""
+EXPERT_LAUNCHES = 6
+"""Kernels that routed experts launch beside one: the choice of experts, two that sort tokens by them, a product, the
+activation and the sum (``fused_experts_impl`` of SGLang's ``layers/moe/fused_moe_triton/fused_moe.py``)."""
 TILE_ROWS = 64
 """Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
 
@@ -69,12 +72,14 @@ class KernelErrors(NamedTuple):
         attention: of prompts and decodes; scans too, which take its place in layers with states.
         others: what is bound by the bytes that it moves.
         network: all-reduces and sends.
+        host: what the engine's host takes in a step, and its server around it.
     """
 
     products: float = 0.0
     attention: float = 0.0
     others: float = 0.0
     network: float = 0.0
+    host: float = 0.0
 
 
 NOTHING_MOVED = KernelErrors()
@@ -203,6 +208,26 @@ class ServingKernels:
         """Kernels of a layer beside its attention, or the update of its state; of layers that differ the mean."""
         one = np.ones(1)
         return sum(share * len(self._operators(kind, one)) for share, kind in self._shares)
+
+    @cached_property
+    def eager_launches(self) -> float:
+        """Kernels of a layer that an engine launches one by one where no graph holds them, all-reduces left out; of
+        layers that differ the mean.  Beside those of :attr:`launches`: attention, norms of queries and of keys, which
+        are a kernel each, casts, and what routed experts take (:data:`EXPERT_LAUNCHES`)."""
+        total = self.launches + 1.0
+        eight = DTYPE_BYTES[self._multiplied(self.model.dense(self.precision))] == 1
+        for share, kind in self._shares:
+            own, casts = kind.attention, 0
+            if own is not None:
+                latent = isinstance(own, ServedLatent)
+                total += share * (latent or own.normed)
+                casts += (1 + latent) * (not self._norms_cast) + ("attention" not in self.fused_casts)
+            if kind.experts is not None:
+                total += share * (EXPERT_LAUNCHES + 2 * eight)
+            else:
+                casts += (not self._norms_cast) + ("activation" not in self.fused_casts)
+            total += share * casts * eight
+        return total
 
     def _operators(self, kind: ServedLayer, n: NDArray[np.float64]) -> dict[str, Seconds]:
         """Those of a kind of layer."""
@@ -337,7 +362,7 @@ class ServingKernels:
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen + beside, self.model.width, inner,
             ranks.touched(n, own) + beside, dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family=self._experts_family(stored.stored), gated=self.model.gated, tuned=tiles,
+            family=self._experts_family(stored.stored), gated=self.model.gated, chance=True, tuned=tiles,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)

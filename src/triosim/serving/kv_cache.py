@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
+from operator import index
 from typing import NamedTuple
 
 from triosim.core.errors import InputError, quoted
@@ -35,6 +36,18 @@ class LayerGroups(NamedTuple):
 
 EVICTIONS = ("lru", "lfu")
 """Whose content is given up first: the least recently freed block's, or that of the one least often found."""
+
+
+def _whole(tokens: int) -> int:
+    """A policy's number of tokens in Python's own numbers.
+
+    Raises:
+        InputError: it is not whole.
+    """
+    try:
+        return index(tokens)
+    except TypeError:
+        raise InputError(f"the KV cache was asked to hold {tokens!r} tokens: give it a whole number") from None
 
 
 class KVCache:
@@ -98,6 +111,8 @@ class KVCache:
         """Give a request the blocks for its first ``tokens`` tokens; False, and nothing, where too few are free."""
         if self.windowed:
             self._give_back(request)
+        if type(tokens) is not int:  # numpy's overflow
+            tokens = _whole(tokens)
         more = -(-tokens // self.block_tokens) - request.blocks
         if more <= 0:
             return True
@@ -242,6 +257,7 @@ class PrefixCache(KVCache):
         return request.stored * self.block_tokens if self._begin(request, tokens) else -1
 
     def _begin(self, request: Request, tokens: int) -> bool:
+        tokens = _whole(tokens)
         found = self._matching(request)
         shared = [self._block[key] for key in request.keys[:found]]
         idle = sum(block in self._idle for block in shared)

@@ -70,7 +70,8 @@ class LockStepTimes:
         experts = self._experts(sum(tokens))
         moved = self._moved(tokens)
         sequences = max(shape.decodes + len(shape.chunks) for shape in working)
-        return self.own.with_host(longest + round((experts + moved) * PICOSECONDS_PER_SECOND), sequences)
+        prompts = any(shape.chunks for shape in working)
+        return self.own.with_host(longest + round((experts + moved) * PICOSECONDS_PER_SECOND), sequences, prompts)
 
     def _experts(self, tokens: int) -> float:
         """Seconds of the routed experts of all layers for the tokens of all ranks, on the fullest device."""
@@ -175,7 +176,7 @@ class AttentionRank(Replica):
 
     def plan(self, now: int) -> tuple[Batch, StepShape]:
         """What it would compute now."""
-        batch = self.policy.schedule()
+        batch = self._asked()
         return (batch, self._taken(batch, now)) if batch else (batch, NOTHING)
 
     def start(self, now: int, horizon: int = 0) -> int:

@@ -119,7 +119,7 @@ class StepTables:
         sequences, keys, chunks, cached: places of the grids, ascending.
         graph_tokens: up to which steps run in captured graphs, 0 where there is none.
         graph_sizes: of graphs of decodes alone; none where those of vLLM are.
-        host, gap: ticks of the host in a step, and between two.
+        host, prompt_host, gap: ticks of the host in a step, in one that holds prompts, and between two.
         host_sequence, gap_sequence: ticks more of these for each sequence.
         one_call: whether prompts and decodes share a kernel, whose time is no sum.
     """
@@ -134,6 +134,7 @@ class StepTables:
     graph_tokens: int
     graph_sizes: NDArray[np.int64]
     host: int
+    prompt_host: int
     gap: int
     host_sequence: int
     gap_sequence: int
@@ -157,6 +158,7 @@ class ModelTimes(StepTimes):
         gap_s: seconds between two steps that nothing hides.
         engine_host: what the engine's host does for each step, beside.
         host_ticks: picoseconds of the host in a step, launches included.
+        prompt_ticks: likewise in one that holds prompts.
 
     Raises:
         InputError: layers do not divide among stages.
@@ -173,6 +175,7 @@ class ModelTimes(StepTimes):
     engine_host: StepHost = NO_HOST
     graph_sizes: tuple[int, ...] = ()
     host_ticks: int = field(init=False, repr=False, default=0)
+    prompt_ticks: int = field(init=False, repr=False, default=0)
     _tokens: list[float] = field(init=False, repr=False, default_factory=list)
     _sampling: dict[int, int] = field(init=False, repr=False, default_factory=dict)
     _alone: dict[int, int] = field(init=False, repr=False, default_factory=dict)
@@ -192,9 +195,11 @@ class ModelTimes(StepTimes):
         reduces = self.kernels.reduces if self.kernels.tensor_parallel > 1 else 0
         launched = self._own * (self.kernels.launches + 1) + KERNELS_A_STEP
         launching = launched * self.issue_s + self._own * reduces * self.collective_s
-        step, sequence, hidden, gap = self.engine_host
+        step, sequence, hidden, gap, launch = self.engine_host
         host_s = self.host_s + launching + (step if hidden else 0)
         self.host_ticks = picoseconds(host_s, "the host's time of a step")
+        launched = self._own * (self.kernels.eager_launches + reduces) + KERNELS_A_STEP
+        self.prompt_ticks = picoseconds(host_s + launched * launch, "the host's time of a step")
         self._gap = picoseconds(self.gap_s + gap + (0 if hidden else step), "the time between steps")
         of_sequence = picoseconds(sequence, "the host's time of a sequence")
         self._host_sequence, self._gap_sequence = (of_sequence, 0) if hidden else (0, of_sequence)
@@ -206,7 +211,11 @@ class ModelTimes(StepTimes):
             base, row, host, gap = self._batches.get(count) or self._batch(count)
             ticks = base + round(self._at(row, context / count))
             return (ticks if ticks > host else host) + gap
-        return self.with_host(self.device_ticks(step, stage), step.decodes + len(step.chunks))
+        return self.with_host(self.device_ticks(step, stage), step.decodes + len(step.chunks), bool(step.chunks))
+
+    def after(self, step: StepShape, before: int) -> int:
+        """As of any step times."""
+        return self.with_host(self.device_ticks(step, 0), step.decodes + len(step.chunks), bool(step.chunks), before)
 
     def device_ticks(self, step: StepShape, stage: int) -> int:
         """Picoseconds that a stage computes a step and sends it on, what the host takes left out; at least 1."""
@@ -268,9 +277,11 @@ class ModelTimes(StepTimes):
         found = self._batches[count] = base, row, host, gap
         return found
 
-    def with_host(self, ticks: int, sequences: int) -> int:
-        """Picoseconds of a step of so many sequences on the device, with its host."""
-        host = self.host_ticks + self._host_sequence * sequences
+    def with_host(self, ticks: int, sequences: int, prompts: bool, before: int = 0) -> int:
+        """Picoseconds of a step of so many sequences on the device, prompts among them or not, with its host, which
+        began to launch them so much before."""
+        host = max(self.prompt_ticks - before, self.host_ticks) if prompts else self.host_ticks
+        host += self._host_sequence * sequences
         return max(ticks, host) + self._gap + self._gap_sequence * sequences
 
     @cached_property
@@ -281,8 +292,8 @@ class ModelTimes(StepTimes):
         graph_tokens = GRAPH_TOKENS if self.graphs else 0
         return StepTables(
             np.array(self._tokens), self._decodes, np.array(self._prefill), SEQUENCES, KEYS, CHUNKS, CACHED,
-            graph_tokens, np.array(self.graph_sizes if self.graphs else (), np.int64), self.host_ticks, self._gap,
-            self._host_sequence, self._gap_sequence, self._one_call,
+            graph_tokens, np.array(self.graph_sizes if self.graphs else (), np.int64), self.host_ticks,
+            self.prompt_ticks, self._gap, self._host_sequence, self._gap_sequence, self._one_call,
         )  # fmt: skip
 
     def ends_of(self, count: int) -> int:

@@ -72,6 +72,7 @@ class _Times:
 
     tables: StepTables | None
     ticks: Callable[[StepShape, int], int]
+    after: Callable[[StepShape, int], int]
     padded: Callable[[int], int]
     ends: Callable[[int], int] | None = None
     base: Callable[[int], int] | None = None
@@ -277,10 +278,10 @@ def _times(times: StepTimes, kinds: dict[int, _Times]) -> _Times:
     if id(times) not in kinds:
         if type(times) is ModelTimes:
             kinds[id(times)] = _Times(
-                times.step_tables, times.ticks, times.padded, times.ends_of, times.decodes_but_attention
+                times.step_tables, times.ticks, times.after, times.padded, times.ends_of, times.decodes_but_attention
             )
         else:
-            kinds[id(times)] = _Times(None, times.ticks, times.padded, _unasked, _unasked)
+            kinds[id(times)] = _Times(None, times.ticks, times.after, times.padded, _unasked, _unasked)
     return kinds[id(times)]
 
 

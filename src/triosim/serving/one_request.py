@@ -145,7 +145,7 @@ def one_request(
     for errors in each_moved(own.size) if bounded else ():
         others = step_times(own, model, moved=errors, host=host)
         first_s, *others_s = [_seconds(others, step) for step in steps]
-        moved.append(_figures(front + first_s, others_s))
+        moved.append(_figures(front_seconds(own, errors.host) + first_s, others_s))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
     breakdown = {"prompt": _breakdown(times, first) | {"front": front}}
     if decodes:
@@ -237,6 +237,6 @@ def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
     found["embedding"] = float(kernels.embedding(tokens)[0])
     found["sampling"] = float(kernels.sampling([step.sampled])[0])
     device = round(sum(found.values()) * PICOSECONDS_PER_SECOND / times.stages)
-    beyond = times.with_host(device, step.decodes + len(step.chunks)) - device
+    beyond = times.with_host(device, step.decodes + len(step.chunks), bool(step.chunks)) - device
     found["host"] = times.stages * beyond / PICOSECONDS_PER_SECOND
     return found

@@ -96,6 +96,7 @@ class Policy(ABC):
         all_reduce: its own all-reduces, by name (:mod:`triosim.serving.peer_all_reduce`); ``""``: it takes a library's.
         vendors: of the devices that the engine runs on; all if there are none.
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
+        free: whether it is of what weights and a full step leave, and of the KV cache alone.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
         cache: the replica's KV cache.
@@ -122,6 +123,7 @@ class Policy(ABC):
     receives: ClassVar[bool] = True
     vendors: ClassVar[tuple[str, ...]] = ()
     static: ClassVar[bool] = False
+    free: ClassVar[bool] = False
     keeps_states: ClassVar[str] = ""
     fused_casts: ClassVar[frozenset[str]] = frozenset()
     joins_shared: ClassVar[bool] = False

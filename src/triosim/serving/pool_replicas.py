@@ -253,7 +253,7 @@ def _memory(
             model, device, precision_of(pool.weights), kv_type_of(pool.kv_cache), block_tokens=policy.block_tokens,
             tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
             tensor_parallel=pool.tensor_parallel, stages=pool.stages, attention_ranks=pool.attention_ranks,
-            utilisation=share, static=policy.static, beside=beside,
+            utilisation=share, static=policy.static, free=policy.free, beside=beside,
             kv_beside=drafter.kv_token if drafter else 0.0, groups=groups_of(pool, model, policy), states=states,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from triosim.composition.host import collective_seconds, issue_seconds
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Z90
 from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, ServingKernels
 from triosim.serving.model import ServedModel, kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
@@ -15,7 +16,16 @@ from triosim.serving.pim import OFF, PimKernels
 from triosim.serving.policy import ENGINES, engine_on, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.state_cache import state_type
-from triosim.serving.step_times import EAGER_ISSUE_S, NO_HOST, StepHost, StepTimes, eager_host
+from triosim.serving.step_times import (
+    EAGER_FRONT_S,
+    EAGER_ISSUE_S,
+    FRONT_SPREAD,
+    NO_HOST,
+    StepHost,
+    StepTimes,
+    eager_host,
+    host_factor,
+)
 
 if TYPE_CHECKING:
     from triosim.serving.lockstep import LockStepTimes
@@ -83,19 +93,23 @@ def step_times(
         )
     if issue:  # an engine of 2023
         host = eager_host(pool.tensor_parallel * pool.stages)
+    off = host_factor(moved.host)
     return ModelTimes(
-        kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue,
-        collective_s=collective_seconds(pool.host), engine_host=host,
+        kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue * off,
+        collective_s=collective_seconds(pool.host) * off, engine_host=host.off(moved.host),
         graph_sizes=engine_on(device_of(pool, first), pool.engine, pool.engine_options).graphs(),
     )  # fmt: skip
 
 
-def front_seconds(pool: Pool) -> float:
-    """Seconds that pass between a client and the engine of a pool, there and back; none before engines of 2023 that
-    launch their kernels from Python, which are measured without a server, and before those of images."""
+def front_seconds(pool: Pool, off: float = 0.0) -> float:
+    """Seconds that pass between a client and the engine of a pool, there and back, off by so many standard deviations
+    unless somebody says them; none before those of images."""
     if pool.front_s is not None:
         return pool.front_s
-    return 0.0 if pool.denoises or issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+    if pool.denoises:
+        return 0.0
+    own = EAGER_FRONT_S if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+    return own * FRONT_SPREAD ** (off / Z90)
 
 
 def own_all_reduce(pool: Pool) -> str:

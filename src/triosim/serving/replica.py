@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,6 +102,7 @@ class Replica:
         self.slots: AdapterSlots | None = None
         self._beside: bool | None = None  # of these, any; known at the first step
         self._drafts: list[int] = []
+        self._decoded_for = 0  # picoseconds of the last step, if it held no prompt
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
         self._padding: dict[tuple[int, bool], int] = {}  # of steps of so many tokens, and whether all decode
@@ -111,6 +113,8 @@ class Replica:
         self._ahead = policy.ahead
         self.steady = policy.steady and self.stages == 1 and not cache.windowed  # whose blocks come back meanwhile
         self._name = type(policy).__name__
+        ours = type(policy).__module__.startswith("triosim.serving.")
+        self._asked = policy.schedule if ours else self._asked_whole
 
     def arrive(self, request: Request) -> None:
         """A request is queued.
@@ -231,10 +235,10 @@ class Replica:
             return -1
         if self._beside is None:
             self._beside = self.is_more
-        batch = self._scheduled(now) if self._beside else self.policy.schedule()
+        batch = self._scheduled(now) if self._beside else self._asked()
         if not batch and self.coming:  # nothing was scheduled ahead
             self.sees()
-            batch = self._scheduled(now) if self._beside else self.policy.schedule()
+            batch = self._scheduled(now) if self._beside else self._asked()
         if not batch:
             return -1
         if self._beside:
@@ -245,7 +249,11 @@ class Replica:
         elif self.steady and not self.coming and shape.decodes == len(batch) == len(self.policy.running):
             shape, now = self._decoded(batch, shape, now, horizon)
         if self.stages == 1:  # which is free
-            ticks = self.times.ticks(shape, 0)
+            if self._ahead and self._decoded_for and shape.chunks and self.free_at[0] == now:
+                ticks = self.times.after(shape, self._decoded_for)  # its kernels were launched meanwhile
+            else:
+                ticks = self.times.ticks(shape, 0)
+            self._decoded_for = 0 if shape.chunks else ticks
             end = self.free_at[0] = now + ticks
             self.busy[0] += ticks
             spans = [(now, end)]
@@ -340,14 +348,28 @@ class Replica:
         shape = StepShape(count, (), count, shape.context + steps * count, count)
         return shape, now
 
+    def _asked_whole(self) -> Batch:
+        """The step of somebody else's policy, whose numbers may be numpy's, which overflow: in Python's own.
+
+        Raises:
+            PolicyError: they are not whole.
+        """
+        batch = self.policy.schedule()
+        try:
+            return [(request, index(count)) for request, count in batch]
+        except TypeError:
+            if all(hasattr(type(count), "__index__") for _, count in batch):
+                raise
+            raise self._no_pairs() from None
+
     def _scheduled(self, now: int) -> Batch:
         """The policy's step: with what tiers have, and of those whose adapters find slots."""
         if self.tiers is not None:
             self.tiers.fetch(self, now)
         if self.slots is None:
-            return self.policy.schedule()
+            return self._asked()
         self.slots.pass_over(self.policy)
-        batch = self.policy.schedule()
+        batch = self._asked()
         self.slots.put_back(self.policy)
         return batch
 
@@ -427,7 +449,10 @@ class Replica:
             PolicyError: it breaks one.
         """
         self._taken(batch, now)
-        raise PolicyError(
+        raise self._no_pairs()
+
+    def _no_pairs(self) -> PolicyError:
+        return PolicyError(
             f"the policy {self._name} must return a list of pairs, each a request and a whole number of tokens"
         )
 

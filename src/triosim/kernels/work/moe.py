@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,15 @@ arithmetic; ``cutedsl``: FlashInfer's kernels for 4-bit floats (Blackwell); ``up
 GPUs that know no 4-bit floats, whose vector units make 16 bits of them."""
 
 QUANTILES = 16
-"""Experts of a skewed distribution stand for as many classes of load."""
+"""Experts of loads that differ stand for as many classes of load."""
+
+
+@lru_cache(maxsize=1)
+def _normal() -> NDArray[np.float64]:
+    """The middles of so many classes of a normal variate, in standard deviations."""
+    from statistics import NormalDist  # which few need, and takes milliseconds
+
+    return np.array([NormalDist().inv_cdf((place + 0.5) / QUANTILES) for place in range(QUANTILES)])
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class ExpertCalls:
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         weight_bytes, token_bytes: bytes of an element of the weights, and of tokens where they are multiplied.
         family: index into :data:`FAMILIES`.
+        chance: whether tokens choose experts by chance: then loads are spread about their mean as draws are, where
+            there is no skew.
         tuned: whether the stack has tiles that were looked for on this device for experts of these sizes.
     """
 
@@ -62,6 +72,7 @@ class ExpertCalls:
     weight_bytes: NDArray[np.float64]
     token_bytes: NDArray[np.float64]
     family: NDArray[np.int8]
+    chance: NDArray[np.bool_]
     tuned: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -92,6 +103,10 @@ class ExpertCalls:
             most = np.where(part.parts > 1, np.minimum(most, np.minimum(part.parts, part.experts / part.topk)), 1.0)
             share[at] *= most
             load[at] = 1 + (drawn - 1) * (1 - 1 / local)[:, None]  # one expert alone has the mean
+        at = np.flatnonzero(self.chance & (self.skew == 0))
+        if len(at):  # of a Poisson's draw, nearly normal; an expert that is chosen at all has one token
+            mean = np.maximum(self.pairs()[at] * share[at] / self.local()[at], 1e-300)[:, None]
+            load[at] = np.maximum(1 + _normal() / np.sqrt(mean), np.minimum(1 / mean, 1.0))
         return share, load
 
     def share(self) -> NDArray[np.float64]:
@@ -172,7 +187,7 @@ def experts(
     tokens: NDArray | float, topk: NDArray | float, hidden: NDArray | float, inner: NDArray | float,
     count: NDArray | float, parts: NDArray | float = 1.0, dtype: str = "bfloat16", *, weight_dtype: str | None = None,
     skew: float = 0.0, skips: bool = True, gated: bool = True, warm: bool = False, family: str = "triton",
-    tuned: NDArray | bool = False,
+    chance: bool = False, tuned: NDArray | bool = False,
 ) -> ExpertCalls:  # fmt: skip
     """Calls of one element type; numbers and arrays are broadcast against each other.
 
@@ -191,7 +206,7 @@ def experts(
     items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
     row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
-    row.append(np.broadcast_to(np.asarray(tuned, bool), rows))
+    row += [np.full(rows, chance), np.broadcast_to(np.asarray(tuned, bool), rows)]
     return ExpertCalls(*row)
 
 
@@ -228,5 +243,5 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
     ones, yes, no = np.ones(len(rows)), np.ones(len(rows), bool), np.zeros(len(rows), bool)
     return ExpertCalls(
         tokens, topk, hidden, inner, count, ones, np.zeros(len(rows)), yes, gated, no, multiplied, weight_bytes,
-        np.asarray(ITEM_BYTES[multiplied], np.float64), family, no,
+        np.asarray(ITEM_BYTES[multiplied], np.float64), family, no, no,
     )  # fmt: skip

@@ -1,4 +1,8 @@
-"""TensorRT-LLM's in-flight batching (its documentation): whole prompts join others while tokens and blocks last."""
+"""TensorRT-LLM's in-flight batching (its documentation): whole prompts join others while tokens and blocks last.
+
+Its cache takes a share of the memory that weights and a full step leave (``free_gpu_memory_fraction`` of its
+``KvCacheConfig``, 0.9).
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ class TrtLlm(Policy):
     steady: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "trtllm"
     casts_gathered: ClassVar[bool] = True
+    free: ClassVar[bool] = True
     step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
     overlaps: ClassVar[bool] = True
