@@ -153,3 +153,15 @@ def test_clocks_and_power_caps_are_axes(tmp_path: Path) -> None:
     assert "a clock of 5 MHz is outside those of H100" in low
     twice = run(*words, "--clock", "990MHz", "--sweep", "clock=none,990MHz", code=2)
     assert "--clock is given by itself and in --sweep" in twice.stderr
+
+
+def test_parts_none_of_whose_operators_has_a_backward_are_predicted() -> None:
+    trace = load_workload("llama-3.2-1b", seq_len=256, training=True)
+    machine = triosim.system("dgx-h100", 4)
+    fields = {"pp": 32, "schedule": "looped-bfs", "micro-batch-size": 1}
+    (found,) = triosim.sweep(trace, machine, [fields], base=Plan(global_batch_size=8))
+    alone = simulate(
+        trace, machine, *asked(global_batch_size=8, pp=32, schedule="looped-bfs", micro_batch_size=1), fit=False
+    )
+    assert found.figures is not None
+    assert found.figures.iteration_time_s == alone.iteration_time_s

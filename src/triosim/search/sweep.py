@@ -53,7 +53,7 @@ def sweep(
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given.
 
-    Plans of a summary are predicted in another order, those together that share most, and come 4, 128, 4,096, ... at a
+    Plans of a summary are predicted in another order, those together that share most, and come 4, 512, 4,096, ... at a
     time.
 
     Args:
