@@ -192,8 +192,10 @@ def newer(c: Phase) -> Phase:
     decoding 14.3 % (26.9 and 29.7 % without any of this); the three were chosen with H100 in view.
     """
     if isinstance(c, Prefill):
-        return replace(c, softmax_cycles=min(c.softmax_cycles, 1 / EXPONENTIALS), paced=1.0)
-    return replace(c, block_rate=TILES * c.block_rate, split_s=max(c.split_s - c.launch_s, 0.0))
+        changed = {"softmax_cycles": min(c.softmax_cycles, 1 / EXPONENTIALS), "paced": 1.0}
+    else:
+        changed = {"block_rate": TILES * c.block_rate, "split_s": max(c.split_s - c.launch_s, 0.0)}
+    return replace(c, **changed)
 
 
 def _of(table: FamilyConstants[Phase], family: str) -> Phase:

@@ -276,8 +276,9 @@ def governed(chip: DeviceParameters, rate: Rate, joule: float, c: GemmConstants)
     clock = law.free_clock((law.limit - law.static_share) * chip.tdp / full) if c.scales else chip.tdp / full
     least = np.minimum(clock, 1.0)  # taken out, so that a sharp knee does not underflow
     parts = least**c.knee + (least / clock) ** c.knee
-    found: Rate = rate * least * parts ** (-1 / c.knee)
-    return found
+    found: Any = rate * least * parts ** (-1 / c.knee)
+    left: Rate = found
+    return left
 
 
 def engines(device: Accelerator, dtype: str) -> tuple[str, ...]:
