@@ -462,7 +462,7 @@ def _tile(
     """Seconds without the launch, and compute and memory alone, of one tile: unsplit, then with split-K."""
     speed = (CLOCK / chip.clock) ** c.pace
     down, across = np.ceil(work.m / tm), np.ceil(work.n / tn)
-    blocks = down * across * work.batch
+    blocks = np.maximum(down * across * work.batch, 1.0)  # an empty product is a block that finds nothing to do
     of_tile: float | NDArray = _step(call, c, tm, tn, 1.0)
     if call.sparsity > 1 and work.sparse.any():
         of_tile = np.where(work.sparse, _step(call, c, tm, tn, call.sparsity), of_tile)
