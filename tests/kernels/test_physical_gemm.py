@@ -481,3 +481,11 @@ def test_a_weight_is_read_as_the_trace_stores_it():
     narrow, _ = of(replace(trace, values=replace(trace.values, dtype=types)), rows[:1], dtype[:1])
     assert narrow.b_bytes.tolist() == [1.0]
     assert narrow.a_bytes.tolist() == usual.a_bytes[:1].tolist(), "the type that is multiplied"
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 64), (64, 0, 64), (64, 64, 0)])
+def test_an_empty_product_takes_a_launch(sizes):
+    """Tensors without elements, as experts whom nobody asks have, made a product that never ends."""
+    work = gemm(*([float(size)] for size in sizes), "bfloat16")
+    seconds = predict(work, catalog.accelerator("H100-SXM5-80GB"), load().constants).seconds[0]
+    assert 1e-6 < seconds < 1e-5

@@ -91,8 +91,7 @@ UNITS = {
     "block_cycles": "clocks of 1.8 GHz", "block_rate": "bytes per clock and multiprocessor",
     "drift": "part of the last wave", "softmax_cycles": "clocks of a multiprocessor per pair",
     "cast_s": "seconds at 1.8 GHz", "tile": "queries", "narrow_cycles": "clocks of a multiprocessor per pair",
-    "packs": "0 or 1", "skips": "0 or 1", "beside": "0 or 1", "casts": "0 or 1",
-    "paced": "0 or 1", "head_cycles": "clocks of 1.8 GHz",
+    "packs": "0 or 1", "skips": "0 or 1", "beside": "0 or 1", "casts": "0 or 1", "head_cycles": "clocks of 1.8 GHz",
 }  # fmt: skip
 
 
@@ -225,7 +224,6 @@ def fit(measured: Measured, cls: Phase, fixed: dict[str, float] | None = None, r
     if cls is Prefill:
         family = FAMILIES[int(measured.work.family[0])]
         fixed = {**fixed, "beside": float(family in BESIDE), "casts": float(family in ONE_TYPE)}
-        fixed["paced"] = float(family in model.NEWER)  # of gradients, which are not among the rows
     random = np.random.default_rng(0)
     chosen = [np.flatnonzero(measured.device == name) for name in np.unique(measured.device)]
     chosen = [random.permutation(at)[:rows] for at in chosen]

@@ -62,8 +62,6 @@ LEAST_SPLIT = 256
 BACKWARD = 63 / 73
 """Rate of the gradients' products in that of the output's: at best 63 % and 73 % of an A100's peak (FlashAttention-2,
 section 4.1)."""
-GRADIENTS = 5 / 2
-"""Products of the gradients over those of the output (:meth:`~triosim.kernels.work.attention.AttentionCalls.flop`)."""
 FLASH1 = 1 / 2
 """Rate of FlashAttention's first version, in CUDA and in Triton, in that of the second on an A100: the latter "yields
 around 2x speedup" (FlashAttention-2, abstract; 1.7 to 3.0 times over the one in CUDA, 1.3 to 2.5 over the one in
@@ -110,8 +108,6 @@ class Prefill:
         skips: 1 where keys outside a window are skipped, 0 where they are computed and masked.
         narrow_cycles: clocks that the softmax of one pair takes longer where 8 bits are multiplied.
         beside: 1 where the softmax runs beside the products of another tile, 0 where they wait for it.
-        paced: 1 where gradients are computed at :data:`BACKWARD` of the output's rate, 0 where that is said of their
-            products and of a softmax that they need once.
         casts: 1 where queries are cast to the type that keys are kept in, which is multiplied then.
     """
 
@@ -131,7 +127,6 @@ class Prefill:
     narrow_cycles: float
     beside: float
     casts: float
-    paced: float
 
 
 @dataclass(frozen=True)
@@ -192,8 +187,10 @@ def newer(c: Phase) -> Phase:
     decoding 14.3 % (26.9 and 29.7 % without any of this); the three were chosen with H100 in view.
     """
     if isinstance(c, Prefill):
-        return replace(c, softmax_cycles=min(c.softmax_cycles, 1 / EXPONENTIALS), paced=1.0)
-    return replace(c, block_rate=TILES * c.block_rate, split_s=max(c.split_s - c.launch_s, 0.0))
+        changed = {"softmax_cycles": min(c.softmax_cycles, 1 / EXPONENTIALS)}
+    else:
+        changed = {"block_rate": TILES * c.block_rate, "split_s": max(c.split_s - c.launch_s, 0.0)}
+    return replace(c, **changed)
 
 
 def _of(table: FamilyConstants[Phase], family: str) -> Phase:
@@ -304,8 +301,7 @@ def prefill(
     slower = np.where(work.backward, BACKWARD, 1.0) * (FLASH1 if first else 1.0)
     flop = work.flop() * _padding(work.head) if first else work.flop()
     pair = flop / np.maximum(work.pairs(), 1.0)
-    output = np.where(work.backward, pair / GRADIENTS, pair) if c.paced else pair
-    pair = pair / (_rate(work, output, device, c, peak, slower) / d.units)
+    pair = pair / (_rate(work, pair, device, c, peak, slower) / d.units)
     group = work.heads / work.kv_heads if c.packs else 1.0
     rows = np.ceil(work.queries * group / c.tile)
     blocks = work.batch * work.heads / group * rows

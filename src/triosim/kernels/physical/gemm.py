@@ -276,8 +276,9 @@ def governed(chip: DeviceParameters, rate: Rate, joule: float, c: GemmConstants)
     clock = law.free_clock((law.limit - law.static_share) * chip.tdp / full) if c.scales else chip.tdp / full
     least = np.minimum(clock, 1.0)  # taken out, so that a sharp knee does not underflow
     parts = least**c.knee + (least / clock) ** c.knee
-    found: Rate = rate * least * parts ** (-1 / c.knee)
-    return found
+    found: Any = rate * least * parts ** (-1 / c.knee)
+    left: Rate = found
+    return left
 
 
 def engines(device: Accelerator, dtype: str) -> tuple[str, ...]:
@@ -461,7 +462,7 @@ def _tile(
     """Seconds without the launch, and compute and memory alone, of one tile: unsplit, then with split-K."""
     speed = (CLOCK / chip.clock) ** c.pace
     down, across = np.ceil(work.m / tm), np.ceil(work.n / tn)
-    blocks = down * across * work.batch
+    blocks = np.maximum(down * across * work.batch, 1.0)  # an empty product is a block that finds nothing to do
     of_tile: float | NDArray = _step(call, c, tm, tn, 1.0)
     if call.sparsity > 1 and work.sparse.any():
         of_tile = np.where(work.sparse, _step(call, c, tm, tn, call.sparsity), of_tile)
