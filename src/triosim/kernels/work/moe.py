@@ -203,8 +203,9 @@ def experts(
     flags = [np.full(rows, flag) for flag in (skips, gated, warm)]
     items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
-    row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
-    return ExpertCalls(*row, np.full(rows, chance))
+    family_code = np.full(rows, FAMILIES.index(family), np.int8)
+    row: list[Any] = [*columns, *flags, code, *items, family_code, np.full(rows, chance)]
+    return ExpertCalls(*row)
 
 
 def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ExpertCalls:
