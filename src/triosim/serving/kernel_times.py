@@ -220,7 +220,7 @@ class ServingKernels:
             own, casts = kind.attention, 0
             if own is not None:
                 latent = isinstance(own, ServedLatent)
-                total += share * (latent or own.normed)
+                total += share * (isinstance(own, ServedLatent) or own.normed)
                 casts += (1 + latent) * (not self._norms_cast) + ("attention" not in self.fused_casts)
             if kind.experts is not None:
                 total += share * (EXPERT_LAUNCHES + 2 * eight)

@@ -205,8 +205,9 @@ def experts(
     flags = [np.full(rows, flag) for flag in (skips, gated, warm)]
     items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
-    row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
-    row += [np.full(rows, chance), np.broadcast_to(np.asarray(tuned, bool), rows)]
+    family_code = np.full(rows, FAMILIES.index(family), np.int8)
+    row: list[Any] = [*columns, *flags, code, *items, family_code, np.full(rows, chance)]
+    row.append(np.broadcast_to(np.asarray(tuned, bool), rows))
     return ExpertCalls(*row)
 
 
