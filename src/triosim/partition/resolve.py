@@ -21,6 +21,7 @@ from triosim.partition.rules.ddp import Ddp
 from triosim.partition.step import Step
 from triosim.plan import Plan, divisors, micro_batch_conflict, micro_batch_size_conflict
 from triosim.trace.tables import Trace
+from triosim.transform.rescale import key_head_copies
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,24 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
         if of_stack and not {"own_tokens", "own-tokens"} & own.keys():
             own = {**own, "own_tokens": True}
         rules.append(configured(rule, own, f"parallelism {name}"))
+    return rules
+
+
+def rules_for(workload: Trace, plan: Plan, named: bool) -> list[Rule]:
+    """The rules that a plan asks for, and those that its workload then needs.
+
+    Args:
+        workload: what is divided.
+        plan, named: as of :func:`rules_of`.
+
+    Raises:
+        InputError: as of :func:`rules_of`.
+    """
+    rules = rules_of(plan, named)
+    if plan.tp > 1 and key_head_copies(workload, plan.tp) > 1:
+        from triosim.partition.rules.copied_heads import copied_heads
+
+        rules += copied_heads(workload, plan)
     return rules
 
 

@@ -31,9 +31,8 @@ from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
-from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_for
 from triosim.partition.rule import Rule
-from triosim.partition.rules.copied_heads import copied_heads
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
@@ -393,7 +392,7 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
         InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     named = workload.meta.made_by == NAMED
-    rules = [*rules_of(plan, named), *copied_heads(workload, plan)]
+    rules = rules_for(workload, plan, named)
     batch = None if named else _samples(workload)
     parts = workload.meta.micro_batches
     return rules, resolve(plan, system.devices, batch, parts, rules, system.devices_per_server)

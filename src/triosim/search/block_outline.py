@@ -30,8 +30,7 @@ from triosim.hardware.system import System
 from triosim.memory.allocation_order import AllocationOrder
 from triosim.network.device_assignment import DeviceAssignment, assign_devices
 from triosim.partition.replication import Replication
-from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
-from triosim.partition.rules.copied_heads import copied_heads
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_for
 from triosim.partition.shards import resident, sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
@@ -128,7 +127,7 @@ class BlockJob:
         self, workload: Trace, system: System, plan: Plan, fidelity: Fidelity, check: Check, check_kind: CheckKind
     ) -> None:  # fmt: skip
         _supported(workload, plan)
-        self.rules = rules = [*rules_of(plan, True), *copied_heads(workload, plan)]
+        self.rules = rules = rules_for(workload, plan, True)
         self.mesh = mesh = resolve(
             plan, system.devices, None, workload.meta.micro_batches, rules, system.devices_per_server
         )

@@ -124,7 +124,7 @@ class Context(Rule):
         by_heads = rows_by_heads(facts)
         for row in by_heads:
             for value in facts.outputs[row]:
-                if facts.shapes[value][1:2] == (length,):
+                if length and facts.shapes[value][1:2] == (length,):
                     own[value] = Shard.whole(1, length)
         alone |= frozenset(row for row in by_heads if facts.calls[row].kind in ALONG_SEQUENCE)
         return replace(
