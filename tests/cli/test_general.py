@@ -122,15 +122,6 @@ def test_a_prediction_starts_no_threads_of_linear_algebra() -> None:
     assert said == "1 False\n"
 
 
-def test_a_prediction_sets_no_docstrings_of_numpy_and_leaves_it_whole() -> None:
-    code = "import sys; from triosim.cli.command import NUMPYS_DOCSTRINGS, import_numpy; import_numpy(); import numpy\n"
-    code += "import numpy.ma, numpy.random, numpy.linalg, numpy.fft, numpy.polynomial, numpy.testing\n"
-    code += "print(NUMPYS_DOCSTRINGS in sys.modules, numpy.ma.array([1, 2], mask=[0, 1]).sum())\n"
-    code += "import numpy._core; print(numpy.ndarray.sum.__doc__ is None or not hasattr(numpy._core, '_add_newdocs'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "False 1\nTrue\n", done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -35,9 +34,6 @@ GENERAL = "General"
 
 MOST_NAME = 24
 """Characters of an option beside which its text begins; after a longer one it begins on the next line."""
-
-NUMPYS_DOCSTRINGS = "numpy._core._add_newdocs"
-"""A module of numpy 2 that does nothing but set docstrings; older ones have it elsewhere."""
 
 Path = str | os.PathLike[str] | None
 F = TypeVar("F", bound=Callable[..., None])
@@ -275,21 +271,16 @@ def import_numpy() -> None:
     """Import numpy without the threads of its linear algebra (OpenBLAS), of which a prediction uses none.
 
     There is one for each processor: starting them takes a fifth of the import on two processors, and more on many.
-    Other programs that the command may start do not see the setting.  Nor does it set numpy's docstrings of what is
-    written in C, which would take another fifth and which nobody reads in a command.
+    Other programs that the command may start do not see the setting.
     """
     setting = "OPENBLAS_NUM_THREADS"
-    if "numpy" in sys.modules:
+    if "numpy" in sys.modules or setting in os.environ:
         return
-    own = setting not in os.environ
-    os.environ.setdefault(setting, "1")
-    sys.modules[NUMPYS_DOCSTRINGS] = ModuleType(NUMPYS_DOCSTRINGS)
+    os.environ[setting] = "1"
     try:
         import numpy  # noqa: F401
     finally:
-        del sys.modules[NUMPYS_DOCSTRINGS]
-        if own:
-            del os.environ[setting]
+        del os.environ[setting]
 
 
 def _show(error: Exception) -> None:

@@ -63,9 +63,8 @@ class SgLang(Policy):
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
         for request in self.ready():
             if not request.decoding:
-                tokens = min(request.lacks, left)
-                step.append((request, tokens))
-                left -= tokens
+                step.append((request, min(request.lacks, left)))
+                left -= step[-1][1]
         kept = 0.0
         for request in self.running:
             kept += min(request.remaining, MOST_TO_COME) * self.ratio

@@ -62,8 +62,7 @@ class Vllm(Policy):
 
     def host(self) -> StepHost:
         """All is hidden where steps are scheduled ahead, but for a gap that the first model runner leaves."""
-        ahead = VLLM_AHEAD if self.model_runner == 1 else NO_HOST
-        return ahead if self.async_scheduling else VLLM_WAITING
+        return (VLLM_AHEAD if self.model_runner == 1 else NO_HOST) if self.async_scheduling else VLLM_WAITING
 
     def defaults_on(self, device: str, memory_bytes: float) -> Mapping[str, int]:
         """Larger steps on devices of 70 GiB or more, but for the A100, as its server has them."""
