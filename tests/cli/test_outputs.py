@@ -15,7 +15,7 @@ import pytest
 import triosim
 from tests.command import run, spawn
 from tests.traces import chain
-from triosim.cli.streams import text_console
+from triosim.cli.streams import rich_console
 
 JOB = ("--devices", "2", "--link", "1GB/s")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
@@ -161,7 +161,7 @@ def test_a_reader_that_has_seen_enough_is_no_fault(trace: Path) -> None:
 @pytest.mark.parametrize("columns", ["0", "1", "7", "x"])
 def test_a_terminal_without_a_width(columns: str, monkeypatch: pytest.MonkeyPatch, trace: Path) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert text_console().width >= 40
+    assert rich_console().width >= 40
     for words in (("devices",), ("train", trace, "--dp", "1"), ("train", "--help"), ("trace", "show", trace)):
         assert len(run(*words).stdout) > 100
 

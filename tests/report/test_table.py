@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.text import Text
 
-from triosim.report.styled_text import StyledText, cell_len, wrapped
-from triosim.report.table import Column, TextTable
+from triosim.report.table import Column, TextTable, wrapped
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=12)
 SENTENCES = st.lists(WORDS.filter(bool), max_size=8).map(" ".join)
@@ -64,7 +65,7 @@ def test_a_sentence_breaks_between_words_and_not_before_its_units() -> None:
     table = TextTable((Column("tensors"), Column("held", flow="wrap")))
     table.add_row("weight", "97.49 MiB, label 64 B, all")
     assert shown(table, 30)[1:] == ["weight   97.49 MiB, label", "         64 B, all"]
-    lines = [line.plain for line in wrapped(StyledText("a rate of 12.5 GB/s and 3 s"), 14)]
+    lines = [line.plain for line in wrapped(Text("a rate of 12.5 GB/s and 3 s"), 14)]
     assert lines == ["a rate of", "12.5 GB/s and", "3 s"]
 
 
@@ -93,6 +94,6 @@ def test_lines_fit_and_end_in_no_blanks(rows: list[tuple[str, str, str]], width:
 
 @given(SENTENCES, st.integers(1, 30))
 def test_wrapping_loses_no_character(sentence: str, width: int) -> None:
-    lines = [line.plain for line in wrapped(StyledText(sentence), width)]
+    lines = [line.plain for line in wrapped(Text(sentence), width)]
     assert "".join("".join(lines).split()) == "".join(sentence.split())
     assert all(cell_len(line) <= width for line in lines if width > 1)

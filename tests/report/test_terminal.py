@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tests.report.example import make
 from triosim.core.units import format_time
 from triosim.prediction.result import CollectiveRow, Efficiency, LayerRow, Result, Throughput
-from triosim.report.console import TextConsole
 from triosim.report.terminal import _cells, summary
 
 
@@ -30,7 +30,7 @@ class Stream(io.StringIO):
 
 def text(result: Result, width: int = 80, encoding: str = "utf-8", **options: Any) -> str:
     stream = Stream(encoding)
-    summary(result, TextConsole(file=stream, width=width, **options))
+    summary(result, Console(file=stream, width=width, **options))
     return stream.getvalue()
 
 

@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.validate import example
 from triosim.core.errors import InputError
-from triosim.report.console import TextConsole
 from triosim.validate import plot
 from triosim.validate.comparison import Validation, compare
 from triosim.validate.prediction import Predictor
@@ -51,7 +51,7 @@ def test_a_busy_machine_is_told_and_widens_intervals() -> None:
 
 def _text(found: Validation) -> str:
     out = io.StringIO()
-    show(found, TextConsole(file=out, width=80))
+    show(found, Console(file=out, width=80))
     return out.getvalue()
 
 

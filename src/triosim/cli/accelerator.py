@@ -134,7 +134,7 @@ def evaluate(
     """Evaluate a mapping: reads, fills and updates of every level, cycles, energy and what binds."""
     from triosim.accelerator import evaluate as evaluation
     from triosim.accelerator import sparse, writing
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct
     from triosim.report import accelerator as report
@@ -168,9 +168,9 @@ def evaluate(
             texts.append(writing.timeloop_stats(result, architecture))
             drawn.append(PlottedCase(result, architecture, one))
             if wants_summary(json, stats, ert):
-                report.evaluation(result, architecture, one, text_console())
+                report.evaluation(result, architecture, one, rich_console())
                 if thinned:
-                    report.sparse_evaluation(thinned, text_console())
+                    report.sparse_evaluation(thinned, rich_console())
             _text(writing.ert(architecture), ert)
         write_json(_together(rows), json)
         _text("\n".join(texts), stats)
@@ -218,7 +218,7 @@ def _evaluate_array(
 ) -> None:
     """Products on a systolic array."""
     from triosim.accelerator import designs, systolic, writing
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.core.errors import InputError
     from triosim.report import accelerator as report
 
@@ -232,7 +232,7 @@ def _evaluate_array(
     if json is not None:
         write_json(systolic.as_json(found.array, runs, form, timing, levels), json)
     if wants_summary(json, stats):
-        report.runs(runs, found.array, levels, text_console())
+        report.runs(runs, found.array, levels, rich_console())
     _text(writing.compute_report(runs), stats)
 
 
@@ -275,7 +275,7 @@ def map_(
 ) -> None:  # fmt: skip
     """Look for a mapping of little energy, time, or both; an interruption ends with the best so far."""
     from triosim.accelerator import mapper
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct, is_standard_output
     from triosim.report import accelerator as report
@@ -301,7 +301,7 @@ def map_(
         if not rows[-1].search.finished:
             break
     if times and wants_summary(json, output):
-        report.layers([(row.problem, often, row.best) for row, often in zip(rows, times, strict=False)], text_console())
+        report.layers([(row.problem, often, row.best) for row, often in zip(rows, times, strict=False)], rich_console())
     _write_mapped(rows, times, objective, json, page, output)
     say(written("mapping", output) + written("json", json) + written("report", page), output, json)
     notes = found.notes + found.unused
@@ -408,13 +408,13 @@ def _remaining(what: str, budget: int, say_stage: Callable[[str], None]) -> Call
 
 def _show_mapped(row: MappedProblem, objective: str) -> None:
     """Print what was found for one problem."""
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.report import accelerator as report
 
-    report.search(row.search, objective, text_console())
-    report.evaluation(row.best, row.architecture, row.problem, text_console())
+    report.search(row.search, objective, rich_console())
+    report.evaluation(row.best, row.architecture, row.problem, rich_console())
     if row.thinned:
-        report.sparse_evaluation(row.thinned, text_console())
+        report.sparse_evaluation(row.thinned, rich_console())
 
 
 def _write_mapped(
@@ -452,12 +452,12 @@ def show(
 ) -> None:  # fmt: skip
     """List the ready designs, or show one: its nodes, energies and what they rest on."""
     from triosim.accelerator import presets
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.report import accelerator as report
 
     if design is None:
-        report.designs([presets.load(name) for name in presets.names()], text_console())
+        report.designs([presets.load(name) for name in presets.names()], rich_console())
         return
     found = _contents(design, [], also)
-    report.design(found, text_console())
+    report.design(found, rich_console())
     say(f"note: {note}" for note in (*found.notes, *found.unused))

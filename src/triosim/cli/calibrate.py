@@ -255,7 +255,7 @@ def _of_trace(name: str, device: str | None, step: str | None) -> CalibrationPac
 
 
 def _write(pack: CalibrationPack, path: Path) -> None:
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import text_output
     from triosim.kernels.calibration.pack import text
     from triosim.report.calibration import overview
@@ -263,7 +263,7 @@ def _write(pack: CalibrationPack, path: Path) -> None:
     with text_output(path) as file:
         file.write(text(pack))
     if wants_summary(path):
-        overview(pack, text_console())
+        overview(pack, rich_console())
         print()
     say(written("pack", path, f"  (triosim train WORKLOAD --operator-times {path})"), path)
 

@@ -36,26 +36,26 @@ def register_models(app: typer.Typer) -> None:
 
 def systems(name: System = None) -> None:
     """List the ready systems, or show one."""
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.report import listing
 
-    console = text_console()
+    console = rich_console()
     listing.systems(console) if name is None else listing.system(name, console)
 
 
 def devices(name: Device = None) -> None:
     """List the devices of the catalog, or show one."""
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.report import listing
 
-    console = text_console()
+    console = rich_console()
     listing.devices(console) if name is None else listing.device(name, console)
 
 
 def models(name: Model = None) -> None:
     """List the models known by name, or show one."""
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.report import listing
 
-    console = text_console()
+    console = rich_console()
     listing.models(console) if name is None else listing.model(name, console)

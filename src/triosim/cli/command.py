@@ -322,9 +322,9 @@ def progress_bar() -> Iterator[Callable[[str], None]]:
     elif asked.quiet or not sys.stderr.isatty():
         yield lambda words: None
     else:
-        from triosim.cli.streams import live_console
+        from triosim.cli.streams import rich_console
 
-        with live_console().status("starting") as status:
+        with rich_console(stderr=True).status("starting") as status:
             yield lambda words: status.update(words)
 
 

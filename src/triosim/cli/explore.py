@@ -61,7 +61,7 @@ def explore(
     from triosim.accelerator.designs import MappingSearch
     from triosim.accelerator.reading import read
     from triosim.cli.resuming import KnownOutcomes
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct, text_output
     from triosim.explore.accelerators import DesignExploration
@@ -115,7 +115,7 @@ def explore(
     if result.finished:  # else it goes on from there when it is run again
         kept.done()
     if wants_summary(*files):
-        report.explored(result, what, searcher, budget, learnt, text_console())
+        report.explored(result, what, searcher, budget, learnt, rich_console())
     say([row for name, path in zip(("json", "table", "chart", "steps"), files, strict=True)
          for row in written(name, path)], *files)  # fmt: skip
 

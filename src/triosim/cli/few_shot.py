@@ -42,7 +42,7 @@ def _learn(table: Path, pool: Path | None, name: str, output: Path | None) -> No
     from datetime import datetime, timezone
 
     from triosim import __version__
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core import guarded
     from triosim.core.outputs import text_output
     from triosim.kernels.few_shot import device, pack, tables
@@ -62,7 +62,7 @@ def _learn(table: Path, pool: Path | None, name: str, output: Path | None) -> No
     with text_output(path) as file:
         file.write(pack.text(made))
     if wants_summary(path):
-        overview(found, text_console())
+        overview(found, rich_console())
         print()
     say(written("pack", path, f"  (triosim calibrate --few {path} --predict NETWORKS.csv)"), path)
 

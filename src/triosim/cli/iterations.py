@@ -60,7 +60,7 @@ def write(table: Path, output: Path) -> None:
     Raises:
         InputError: the table cannot be read, or a line of it makes no sense.
     """
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.composition.residual import document
     from triosim.core.outputs import text_output
     from triosim.prediction.composition_fit import learn
@@ -72,8 +72,8 @@ def write(table: Path, output: Path) -> None:
         file.write(json.dumps(document(found), indent=1) + "\n")
     if not wants_summary(output):
         return
-    terms, out = found.terms, text_console()
-    out.print(f"{found.rows} iterations of {table.name}")
+    terms, out = found.terms, rich_console()
+    out.print(f"{found.rows} iterations of {table.name}", highlight=False)
     for words, value in (
         ("the host issues an operator in", f"{terms.issue_s * 1e6:.1f} us"),
         ("a transfer between stages in", f"{terms.send_s * 1e6:.0f} us"),
@@ -82,10 +82,10 @@ def write(table: Path, output: Path) -> None:
         ("an iteration costs once", f"{terms.fixed_s * 1e3:.1f} ms"),
         ("operator times are multiplied with", f"{terms.scale:.3f}"),
     ):
-        out.print(f"  {words:36}{value:>10}")
+        out.print(f"  {words:36}{value:>10}", highlight=False)
     out.print(
         f"iterations that were left out: {found.error:.1%} off in the mean, 90 % within a factor of "
-        f"{math.exp(found.spread):.2f}",
+        f"{math.exp(found.spread):.2f}", highlight=False,
     )  # fmt: skip
     print()
     say(written("residual", output, f"  (triosim train WORKLOAD --composition {output})"), output)

@@ -99,14 +99,14 @@ def _bar(runtime: str) -> Iterator[Callable[[BenchmarkProgress], None]]:
     """A progress bar on standard error; being interrupted is one sentence."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from triosim.cli.streams import live_console
+    from triosim.cli.streams import rich_console
 
     if general().quiet:
         yield lambda now: None
         return
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     try:
-        with Progress(*columns, console=live_console(), transient=True) as bar:
+        with Progress(*columns, console=rich_console(stderr=True), transient=True) as bar:
             task = bar.add_task(f"starting {runtime}", total=1.0)
             yield lambda now: bar.update(
                 task, description=f"measuring: {now.what}", completed=now.gone_s, total=now.budget_s

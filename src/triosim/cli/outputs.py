@@ -11,7 +11,7 @@ from triosim.cli import completion
 from triosim.cli.command import say, wants_summary
 
 if TYPE_CHECKING:
-    from triosim.report.console import TextConsole
+    from rich.console import Console
 
 R = TypeVar("R")
 
@@ -47,9 +47,8 @@ def write_json(value: Any, path: str | None) -> None:
 
 
 def present(
-    result: R, what: str, json: str | None, to_dict: Callable[[R], dict[str, Any]],
-    show: Callable[[R, TextConsole], None],
-) -> None:  # fmt: skip
+    result: R, what: str, json: str | None, to_dict: Callable[[R], dict[str, Any]], show: Callable[[R, Console], None]
+) -> None:
     """Write a result as JSON where that is asked for, else show it, and say what was written.
 
     Args:
@@ -59,10 +58,10 @@ def present(
         to_dict: the result as JSON has it.
         show: prints it for a person.
     """
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
 
     if json is not None:
         write_json(to_dict(result), json)
     if wants_summary(json):
-        show(result, text_console())
+        show(result, rich_console())
     say(written(what, json), json)

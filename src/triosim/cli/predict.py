@@ -115,17 +115,17 @@ def _predict(options: Options, training: bool) -> None:
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
     if wants_summary(*outputs, options.chakra):
-        from triosim.cli.streams import text_console
+        from triosim.cli.streams import rich_console
         from triosim.report.terminal import clocks, summary
 
-        summary(result, text_console())
+        summary(result, rich_console())
         if result.cost is not None and paid:
             from triosim.report.cost import show
 
             print()
-            show(result.cost, text_console(), sources=False)
+            show(result.cost, rich_console(), sources=False)
         if found is not None:
-            clocks(found, text_console())
+            clocks(found, rich_console())
     say(lines, *outputs)
     if unpriced:
         note("warning   what the job costs is not known, for nobody says what these devices draw: give tdp_w in a file")

@@ -98,14 +98,14 @@ def request(options: InferOptions) -> None:
 
 
 def _show_clocks(found: RequestClock) -> None:
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.core.units import format_time
     from triosim.prediction.result.words import share
     from triosim.report.terminal import clock_table
 
     rows = [(clock / 1e6, format_time(one.e2e_s), one.joules, allowed) for clock, one, allowed in found.tried]
     slower = share(found.result.e2e_s / found.tried[0][1].e2e_s - 1)
-    clock_table(rows, found.clock_hz / 1e6, ("in all", "too slow"), f", and {slower} slower", text_console())
+    clock_table(rows, found.clock_hz / 1e6, ("in all", "too slow"), f", and {slower} slower", rich_console())
 
 
 def check_pim(pim: str, system: System) -> None:

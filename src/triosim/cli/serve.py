@@ -100,7 +100,7 @@ def _draw(result: ServingResult, options: ServeOptions) -> list[str]:
 
 
 def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.units import format_time
     from triosim.report.serving import summary
     from triosim.serving.fleet_search import highest_rate
@@ -128,12 +128,12 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
                 "most of the run\n                comes after: give more --requests for a rate that lasts"
             )
         print()
-        summary(found.result, text_console())
+        summary(found.result, rich_console())
     say(written("result", options.json), options.json)
 
 
 def _find_clock(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.energy.constants import parse
     from triosim.report.serving import clocks, summary
     from triosim.serving.fleet_search import least_energy_clock
@@ -150,6 +150,6 @@ def _find_clock(options: ServeOptions, deployment: Deployment, table: RequestTab
             options.json,
         )
     if wants_summary(options.json):
-        summary(found.result, text_console())
-        clocks(found, text_console())
+        summary(found.result, rich_console())
+        clocks(found, rich_console())
     say(written("result", options.json), options.json)

@@ -37,7 +37,7 @@ def sweep(options: ServeOptions, goals: Sequence[Slo]) -> None:
     Raises:
         InputError: an option makes no sense, or does not go with a sweep.
     """
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.report.fleets import show, to_dict
     from triosim.serving.outcome import FleetOutcome
 
@@ -69,7 +69,7 @@ def sweep(options: ServeOptions, goals: Sequence[Slo]) -> None:
             write_json(to_dict(outcomes, names, sized), options.json)
         kept.done()
     if wants_summary(options.json):
-        show(outcomes, names, sized, text_console())
+        show(outcomes, names, sized, rich_console())
     say(written("sweep", options.json), options.json)
     if all(one.figures is None for one in outcomes):
         raise InputError(f"none of the {len(outcomes):,} fleets can be formed: {outcomes[0].why}")

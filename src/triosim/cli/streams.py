@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from triosim.core.outputs import is_standard_output
 
 if TYPE_CHECKING:
-    from triosim.report.console import TextConsole
-    from triosim.report.live_console import LiveConsole
+    from rich.console import Console
 
 LEAST_COLUMNS = 40
 """Width below which nothing is laid out: a terminal that says less (``COLUMNS=0``) does not know its width."""
@@ -29,20 +28,12 @@ _PLAIN = {
 _OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
 
 
-def text_console() -> TextConsole:
-    """A console on standard output."""
+def rich_console(*, stderr: bool = False) -> Console:
+    """A rich console on standard output or standard error."""
     from triosim.report.console import TextConsole
 
-    made = TextConsole()
-    return made if made.width >= LEAST_COLUMNS else TextConsole(width=LEAST_COLUMNS)
-
-
-def live_console() -> LiveConsole:
-    """A console on standard error, for what moves."""
-    from triosim.report.live_console import LiveConsole
-
-    made = LiveConsole(stderr=True)
-    return made if made.width >= LEAST_COLUMNS else LiveConsole(stderr=True, width=LEAST_COLUMNS)
+    made = TextConsole(stderr=stderr)
+    return made if made.width >= LEAST_COLUMNS else TextConsole(stderr=stderr, width=LEAST_COLUMNS)
 
 
 def written(what: str, path: str | os.PathLike[str] | None, remark: str = "") -> list[str]:

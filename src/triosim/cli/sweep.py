@@ -101,9 +101,9 @@ def sweep(options: Options, training: bool) -> None:
             lines = _write(outcomes, trace.meta.workload, system.name, options)
             kept.done()
     if wants_summary(options.json, options.csv):
-        from triosim.cli.streams import text_console
+        from triosim.cli.streams import rich_console
 
-        ranking.show(outcomes, list(axes), text_console())
+        ranking.show(outcomes, list(axes), rich_console())
     say(lines, options.json, options.csv)
     if all(one.figures is None for one in outcomes):
         raise InputError(f"none of the {len(outcomes):,} plans can be formed: {outcomes[0].why}")

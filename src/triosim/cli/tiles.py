@@ -75,7 +75,7 @@ def fuse(
     from triosim.accelerator import presets
     from triosim.accelerator.mapper import parse_budget
     from triosim.accelerator.reading import read
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct
     from triosim.report.tiles import fusions
@@ -110,6 +110,6 @@ def fuse(
     if json is not None:
         write_json({"schema": "triosim/tile-runs/1", "runs": {name: as_json(one) for name, one in runs.items()}}, json)
     if wants_summary(json, output):
-        fusions(runs, text_console())
+        fusions(runs, rich_console())
     write_json(as_document(runs["fused"].graph), None if output is None else str(output))
     say(written("json", json) + written("tiles", output), json, output)

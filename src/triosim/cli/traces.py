@@ -172,7 +172,7 @@ def _save(trace: Trace, target: Path) -> None:
 
 
 def _show(trace: Trace, operators: bool = False) -> None:
-    from triosim.cli.streams import text_console
+    from triosim.cli.streams import rich_console
     from triosim.report.trace import overview
 
-    overview(trace, text_console(), operators)
+    overview(trace, rich_console(), operators)

@@ -126,7 +126,7 @@ def _compare(
     json: str | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Run the jobs, predict them, and show both."""
-    from triosim.cli.streams import text_console, written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import check_distinct, is_standard_output, text_output
     from triosim.core.units import parse_budget
     from triosim.validate import plot as picture
@@ -155,7 +155,7 @@ def _compare(
     if wants_summary(json, plot):
         from triosim.validate.terminal import show
 
-        show(found, text_console())
+        show(found, rich_console())
     say(written("picture", plot) + written("result", json), plot, json)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich.console import Console
+
 from triosim.accelerator import energies
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
 from triosim.accelerator.designs import ARRAY_MEMORY, array_energies
@@ -16,7 +18,6 @@ from triosim.accelerator.sparse import SparseEvaluation
 from triosim.accelerator.systolic import Array, ArrayRun
 from triosim.core.units import format_bytes, format_time
 from triosim.prediction.result.words import share
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 
 
@@ -37,7 +38,7 @@ def _numbers(*names: str) -> tuple[Column, ...]:
     return tuple(Column(name, right=True, optional=at) for at, name in enumerate(names))
 
 
-def evaluation(found: Evaluation, design: Architecture, problem: Problem, console: TextConsole) -> None:
+def evaluation(found: Evaluation, design: Architecture, problem: Problem, console: Console) -> None:
     """One evaluated mapping: totals, what moves at each level, energy by level, and the loop nest."""
     paragraph(console, f"{found.problem} on {found.architecture}", "bold")
     seconds = f" ({format_time(found.seconds)})" if found.seconds is not None else ""
@@ -90,7 +91,7 @@ def cycles_alone(found: Evaluation) -> list[tuple[str, float]]:
     return rows
 
 
-def sparse_evaluation(found: SparseEvaluation, console: TextConsole) -> None:
+def sparse_evaluation(found: SparseEvaluation, console: Console) -> None:
     """The same mapping with zeros minded."""
     console.print()
     paragraph(console, "with zeros minded", "bold")
@@ -114,7 +115,7 @@ def sparse_evaluation(found: SparseEvaluation, console: TextConsole) -> None:
         paragraph(console, f"the fullest tiles may exceed {store}, the expected ones fit", "dim")
 
 
-def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float]], console: TextConsole) -> None:
+def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float]], console: Console) -> None:
     """Products on a systolic array, and what they take by level."""
     paragraph(console, f"{array.name}, {array.rows} x {array.columns}, {array.dataflow}", "bold")
     heads = _numbers("cycles", "stalls", "used", "filled", "input reads", "weight reads", "output writes")
@@ -146,7 +147,7 @@ def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float
     paragraph(console, f"{said}; {assumed}", "dim")
 
 
-def search(found: Search, objective: str, console: TextConsole) -> None:
+def search(found: Search, objective: str, console: Console) -> None:
     """How a search went, and its front where it has one."""
     ended = "" if found.finished else ", interrupted"
     line = f"search       {found.proposed:,} mappings, {found.evaluated:,} of which fit, for least {objective}{ended}"
@@ -159,7 +160,7 @@ def search(found: Search, objective: str, console: TextConsole) -> None:
     console.print()
 
 
-def layers(rows: Sequence[tuple[Problem, float, Evaluation]], console: TextConsole) -> None:
+def layers(rows: Sequence[tuple[Problem, float, Evaluation]], console: Console) -> None:
     """The layers of a workload, each with the best mapping that was found; the last row is all of them."""
     heads = _numbers("times", "cycles", "used", "energy")
     table = TextTable((Column("layer"), Column("loops", flow="wrap"), *heads, Column("bound by")))
@@ -177,7 +178,7 @@ def layers(rows: Sequence[tuple[Problem, float, Evaluation]], console: TextConso
     paragraph(console, "cycles and energy of one run each; the last row is of all runs", "dim")
 
 
-def designs(rows: list[Architecture], console: TextConsole) -> None:
+def designs(rows: list[Architecture], console: Console) -> None:
     """Ready designs, one line each."""
     table = TextTable((
         Column("name"), Column("units", right=True), Column("clock", right=True), Column("stores", flow="wrap"),
@@ -188,7 +189,7 @@ def designs(rows: list[Architecture], console: TextConsole) -> None:
     console.print(table)
 
 
-def design(found: Contents, console: TextConsole) -> None:
+def design(found: Contents, console: Console) -> None:
     """One design in full."""
     if found.architecture is None and found.array is not None:
         array = found.array
@@ -228,7 +229,7 @@ def design(found: Contents, console: TextConsole) -> None:
         paragraph(console, f"assumed: {assumed.component}: {assumed.text}", "dim", indent=2)
 
 
-def _array(array: Array, console: TextConsole) -> None:
+def _array(array: Array, console: Console) -> None:
     """A systolic array: its memories, what reaches it, and what an access takes."""
     paragraph(console, f"{array.name}: systolic array of {array.rows} by {array.columns}, {array.dataflow}", "bold")
     outside = "unlimited" if array.bandwidth is None else f"{array.bandwidth:g} words in a cycle"

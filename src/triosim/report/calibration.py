@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from triosim.core.units import format_bandwidth, format_count, format_time
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _LEGEND = (
 )
 
 
-def overview(pack: CalibrationPack, console: TextConsole) -> None:
+def overview(pack: CalibrationPack, console: Console) -> None:
     """Print the device, what was learned of each class of kernels, and how well it predicts what it was not shown."""
     device = pack.calibration.device
     kernels = sum(len(one.anchors) for one in pack.calibration.learned.values())

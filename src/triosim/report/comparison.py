@@ -8,11 +8,12 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.errors import printable
 from triosim.core.units import format_bytes, format_count, format_time
 from triosim.prediction.comparison import Comparison
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable
 
 SCHEMA = "triosim/comparison/1"
@@ -36,7 +37,7 @@ def to_dict(found: Comparison) -> dict[str, Any]:
     }
 
 
-def show(found: Comparison, console: TextConsole) -> None:
+def show(found: Comparison, console: Console) -> None:
     """Print the comparison of all results with the first."""
     plain = not (console.encoding or "").lower().startswith("utf")
     letters = [chr(ord("A") + at) for at in range(len(found.results))]
@@ -46,13 +47,12 @@ def show(found: Comparison, console: TextConsole) -> None:
     first = found.results[0]
     for letter, one in zip(letters, found.results, strict=True):
         change = "" if one is first else _relative(one.seconds, first.seconds)
-        names = StyledText(letter, "bold"), one.label, StyledText(one.name, "dim")
-        rows.add_row(*names, format_time(one.seconds), change)
+        rows.add_row(Text(letter, "bold"), one.label, Text(one.name, "dim"), format_time(one.seconds), change)
     console.print(rows)
     if found.per_sample:
-        console.print(StyledText("Times are those of a sample."))
+        console.print(Text("Times are those of a sample."))
     console.print()
-    console.print(_asked(found, letters) if found.asked else StyledText(_alike(found)))
+    console.print(_asked(found, letters) if found.asked else Text(_alike(found)))
     for other in range(1, len(found.results)):
         console.print()
         console.print(_waterfall(found, other, letters, plain))
@@ -126,7 +126,7 @@ def _waterfall(found: Comparison, other: int, letters: Sequence[str], plain: boo
         left, right = round(begin * _BAR), max(round(end * _BAR), round(begin * _BAR) + 1)
         glyph = full if whole else less if change < 0 else more
         colour = "" if whole else "green" if change < 0 else "red"
-        bar = StyledText(" " * left + glyph * (right - left), colour)
+        bar = Text(" " * left + glyph * (right - left), colour)
         table.add_row(name, format_time(change) if whole else _signed(change), bar)
     return table
 

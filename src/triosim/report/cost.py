@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.units import format_count, format_time
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, CostRow
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable, paragraph
 
 SCHEMA = "triosim/cost/1"
@@ -20,7 +21,7 @@ def to_dict(found: Cost) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(found)}
 
 
-def show(found: Cost, console: TextConsole, sources: bool = True) -> None:
+def show(found: Cost, console: Console, sources: bool = True) -> None:
     """Print a row for each unit of work, what money goes to, and what it rests on.
 
     Args:
@@ -41,16 +42,16 @@ def show(found: Cost, console: TextConsole, sources: bool = True) -> None:
     sides = ((words, _sides(found.rows[0], name)) for name, words in _UNSURE if name in found.rows[0].interval)
     unsure = [f"{words} {low:+.0f} to {high:+.0f} %" for words, (low, high) in sides if max(-low, high) >= 0.5]
     if unsure:
-        paragraph(console, StyledText(f"  90 %: {', '.join(unsure)}", style="dim"), indent=2, most=_MOST)
+        paragraph(console, Text(f"  90 %: {', '.join(unsure)}", style="dim"), indent=2, most=_MOST)
     money = next((row for row in found.rows if row.unit == "job"), found.rows[0])
     if money.usd and len(money.usd_parts) > 1:
         shares = (f"{name} {100 * part / money.usd:.0f} %" for name, part in money.usd_parts.items())
-        paragraph(console, StyledText(f"  Money: {', '.join(shares)}", style="dim"), indent=2, most=_MOST)
+        paragraph(console, Text(f"  Money: {', '.join(shares)}", style="dim"), indent=2, most=_MOST)
     paid = found.mode if found.price_per_hour is None else f"{found.price_per_hour:g} USD/h"
-    paragraph(console, StyledText(f"  {paid}, {found.place}, PUE {found.pue:g}", style="dim"), indent=2, most=_MOST)
+    paragraph(console, Text(f"  {paid}, {found.place}, PUE {found.pue:g}", style="dim"), indent=2, most=_MOST)
     if sources:
         console.print()
-        paragraph(console, StyledText("Rests on", style="bold"), indent=2, most=_MOST)
+        paragraph(console, Text("Rests on", style="bold"), indent=2, most=_MOST)
         rows = TextTable((Column(style="dim"), Column(flow="wrap", style="dim")), indent=2, most=_MOST, gap=1)
         for sentence in found.sources:
             rows.add_row("-", sentence)

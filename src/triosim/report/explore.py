@@ -8,12 +8,13 @@ import math
 from typing import Any
 from xml.sax.saxutils import escape
 
+from rich.console import Console
+
 from triosim.core.errors import printable
 from triosim.explore.exploration import Exploration, ExplorationResult, Trial
 from triosim.explore.surrogate import HeldOut, Surrogate
 from triosim.prediction.result.words import share
 from triosim.report.accelerator import joules
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 
 UNITS = {"cycles": "", "energy": "J", "units": ""}
@@ -26,7 +27,7 @@ def _cost(name: str, value: float) -> str:
 
 def explored(
     found: ExplorationResult, what: Exploration, searcher: str, budget: int, surrogate: Surrogate | None,
-    console: TextConsole,
+    console: Console,
 ) -> None:  # fmt: skip
     """The front, and how wrong a surrogate is."""
     run = sum(trial.costs is not None for trial in found.trials)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from rich.console import Console
 
 from triosim.core.units import format_time
 from triosim.kernels.few_shot.device import FEWEST, LIVE, OPERATORS, POOL, DeviceFit, FewShotDevice
 from triosim.kernels.few_shot.networks import CELLS, parse
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 
 MEANING = {
@@ -25,7 +25,7 @@ _NEAR = 1.5
 """Errors within this factor may trade places with the next draw of samples."""
 
 
-def overview(device: FewShotDevice, console: TextConsole) -> None:
+def overview(device: FewShotDevice, console: Console) -> None:
     """Print which explanation was found, what it says, and the error to expect."""
     chosen = device.chosen
     table = TextTable((Column(style="dim"), Column(flow="wrap")))

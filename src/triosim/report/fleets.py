@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.units import format_time
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable
 from triosim.serving.outcome import FleetFigures, FleetOutcome, ranked
 
@@ -26,19 +27,19 @@ def to_dict(outcomes: Sequence[FleetOutcome], goals: Sequence[str], sized: bool)
     }
 
 
-def show(outcomes: Sequence[FleetOutcome], goals: Sequence[str], sized: bool, console: TextConsole) -> None:
+def show(outcomes: Sequence[FleetOutcome], goals: Sequence[str], sized: bool, console: Console) -> None:
     """Print the best fleets, and why others fell out."""
     best = ranked(outcomes, sized)
     if best:
         console.print(_table(best[:SHOWN], bool(goals)))
         if len(best) > SHOWN:
-            console.print(StyledText(f"and {len(best) - SHOWN:,} more (--json has all)", "dim"))
+            console.print(Text(f"and {len(best) - SHOWN:,} more (--json has all)", "dim"))
     if goals and not any(one.figures is not None and one.figures.met for one in best):
-        console.print(StyledText(f"no fleet keeps {', '.join(goals)}", "bold"))
+        console.print(Text(f"no fleet keeps {', '.join(goals)}", "bold"))
     fell = [one for one in outcomes if one.figures is None]
     if fell:
         console.print()
-        console.print(StyledText(f"{len(fell):,} of {len(outcomes):,} fleets cannot be formed:", "bold"))
+        console.print(Text(f"{len(fell):,} of {len(outcomes):,} fleets cannot be formed:", "bold"))
         rows = TextTable((Column(), Column(flow="wrap")), indent=2)
         for one in fell[:SHOWN]:
             rows.add_row(" ".join(f"{_dashed(name)}={value}" for name, value in one.asked.items()), one.why)

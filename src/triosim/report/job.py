@@ -6,11 +6,12 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.job.prediction import TrainingJob
 from triosim.prediction.result import finite
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable, paragraph
 
 SCHEMA = "triosim/job/1"
@@ -39,9 +40,9 @@ def _both(pair: tuple[float, float]) -> str:
     return " and ".join(map(long_time, pair))
 
 
-def show(found: TrainingJob, console: TextConsole) -> None:
+def show(found: TrainingJob, console: Console) -> None:
     """Print how long the job takes, where its time goes, and when it is best to write checkpoints."""
-    console.print(StyledText(found.of.name, style="bold"))
+    console.print(Text(found.of.name, style="bold"))
     console.print()
     length = "" if found.tokens is None else f", {format_count(found.tokens).strip()} tokens"
     rows = TextTable((Column(), Column(flow="wrap")), indent=2, most=_MOST)
@@ -69,7 +70,7 @@ def show(found: TrainingJob, console: TextConsole) -> None:
     console.print(table)
     if found.sources:
         console.print()
-        paragraph(console, StyledText("Rests on", style="bold"), indent=2, most=_MOST)
+        paragraph(console, Text("Rests on", style="bold"), indent=2, most=_MOST)
         rests = TextTable((Column(style="dim"), Column(flow="wrap", style="dim")), indent=2, most=_MOST, gap=1)
         for sentence in found.sources:
             rests.add_row("-", sentence)

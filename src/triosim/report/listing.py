@@ -6,14 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.units import format_bandwidth, format_bytes, format_count, format_time
 from triosim.hardware import build, catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.describe import describe
 from triosim.hardware.description import SystemFile, read_system
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable, paragraph
 
 _TIERS = {
@@ -24,8 +25,8 @@ _TIERS = {
 }
 
 
-def _fields(console: TextConsole, title: str, fields: dict[str, Any]) -> None:
-    console.print(title, style="bold")
+def _fields(console: Console, title: str, fields: dict[str, Any]) -> None:
+    console.print(title, style="bold", highlight=False)
     table = TextTable((Column(style="dim"), Column(flow="wrap")))
     for name, value in fields.items():
         if value not in (None, "", [], {}):
@@ -33,16 +34,16 @@ def _fields(console: TextConsole, title: str, fields: dict[str, Any]) -> None:
     console.print(table)
 
 
-def systems(console: TextConsole) -> None:
+def systems(console: Console) -> None:
     """All ready systems, one line each."""
     table = TextTable((Column("name"), Column("devices", right=True), Column("what it is", flow="wrap")))
     for row in catalog.system_rows():
         about = row["about"] if row["confidence"] == "high" else f"{row['about']} [{row['confidence']} confidence]"
-        table.add_row(row["name"], str(row["devices"]), StyledText(about))
+        table.add_row(row["name"], str(row["devices"]), Text(about))
     console.print(table)
 
 
-def system(name: str, console: TextConsole) -> None:
+def system(name: str, console: Console) -> None:
     """One system in full, its servers and what joins them included."""
     ready = None if build.is_file(name) else catalog.system_row(name)
     file = read_system(Path(name) if ready is None else catalog.system_file(name))
@@ -92,7 +93,7 @@ def _servers(file: SystemFile) -> str | None:
     return f"{said}, {nics}, joined by topology {file.scale_out.topology}"
 
 
-def devices(console: TextConsole) -> None:
+def devices(console: Console) -> None:
     """All devices, one line each; compute in dense TFLOP/s."""
     optional = {"kind": 7, "year": 6, "watt": 5, "fp8": 4, "fp32": 3, "GB/s": 2, "fp16": 1}
     heads = ("name", "kind", "year", "GiB", "GB/s", "fp32", "fp16", "bf16", "fp8", "watt")
@@ -123,7 +124,7 @@ def _figure(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def device(name: str, console: TextConsole) -> None:
+def device(name: str, console: Console) -> None:
     """One device in full."""
     a = build.accelerator(name)
     known = a.name in catalog.accelerators()
@@ -175,7 +176,7 @@ def _other_types(a: Accelerator) -> str | None:
     return "; ".join(f"{', '.join(types)} {said}" for said, types in found.items()) or None
 
 
-def models(console: TextConsole) -> None:
+def models(console: Console) -> None:
     """All models known by name."""
     from triosim.sources import modelling
 
@@ -187,11 +188,11 @@ def models(console: TextConsole) -> None:
     )  # fmt: skip
     for preset in modelling.presets().values():
         source = preset.source.split(";")[0].split(", with")[0]
-        table.add_row(preset.name, format_count(preset.parameters).strip(), preset.family, StyledText(source))
+        table.add_row(preset.name, format_count(preset.parameters).strip(), preset.family, Text(source))
     console.print(table)
 
 
-def model(name: str, console: TextConsole) -> None:
+def model(name: str, console: Console) -> None:
     """One model in full."""
     from triosim.core.errors import unknown
     from triosim.sources import modelling

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.result_file import OF_STEPS
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.posttraining.prediction import PhaseRow, PostTrainingStep
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable, paragraph
 
 _MOST = 100
@@ -34,10 +35,10 @@ def to_dict(found: PostTrainingStep) -> dict[str, Any]:
     }
 
 
-def show(found: PostTrainingStep, console: TextConsole) -> None:
+def show(found: PostTrainingStep, console: Console) -> None:
     """Print what a step takes, phase by phase, and what its models hold."""
     own = next(model.workload for model in found.models)
-    console.print(StyledText(f"{own} on {found.system}, {found.recipe}", style="bold"))
+    console.print(Text(f"{own} on {found.system}, {found.recipe}", style="bold"))
     console.print()
     rows = TextTable((Column(style="dim"), Column(flow="wrap")), indent=2, most=_MOST)
     between = f"{CONFIDENCE * 100:.0f} % between {format_time(found.low_s)} and {format_time(found.high_s)}"
@@ -73,7 +74,7 @@ def show(found: PostTrainingStep, console: TextConsole) -> None:
     ):  # fmt: skip
         if sentences:
             console.print()
-            paragraph(console, StyledText(head, style="bold"), indent=2, most=_MOST)
+            paragraph(console, Text(head, style="bold"), indent=2, most=_MOST)
             rests = TextTable((Column(style=style), Column(flow="wrap", style=style)), indent=2, most=_MOST, gap=1)
             for sentence in sentences:
                 rests.add_row(mark, sentence)

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.units import format_bytes, format_count, format_time
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable
 from triosim.search.outcome import PlanOutcome
 
@@ -113,7 +114,7 @@ def _typed(value: Any) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(_cell(value))
 
 
-def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: TextConsole) -> None:
+def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: Console) -> None:
     """Print the fastest plans, and why others fell out.
 
     Args:
@@ -125,14 +126,12 @@ def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: TextCo
     if best:
         console.print(_table(best[:SHOWN], varied))
         if len(best) > SHOWN:
-            console.print(
-                StyledText(f"and {len(best) - SHOWN:,} more that are possible (--json or --csv has all)", "dim")
-            )
+            console.print(Text(f"and {len(best) - SHOWN:,} more that are possible (--json or --csv has all)", "dim"))
     fell = reasons(outcomes)
     if fell:
         console.print()
         out = sum(number for number, _ in fell)
-        console.print(StyledText(f"{out:,} of {len(outcomes):,} plans fell out:", "bold"))
+        console.print(Text(f"{out:,} of {len(outcomes):,} plans fell out:", "bold"))
         rows = TextTable((Column(right=True), Column(flow="wrap")), indent=2)
         for number, why in fell[:_REASONS]:
             rows.add_row(f"{number:,}", why)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.search.branch_and_bound import BestPlans, FoundPlan
 from triosim.search.space import Candidate
@@ -126,25 +127,25 @@ def _plain(report: Report, one: FoundPlan, rank: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(report: Report, console: TextConsole) -> None:
+def show(report: Report, console: Console) -> None:
     """Print the best plans, the front where it was asked for, the command of the best, and why others fell out."""
     found = report.found
     if found.best:
         _listed(report, found.best, console)
         console.print()
-        console.print(StyledText("The best of them as a command:", "bold"))
-        console.print(StyledText(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
+        console.print(Text("The best of them as a command:", "bold"))
+        console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
         _show_configuration(report, console)
     else:
         _show_none(found.least_bytes, console)
     if found.front:
         console.print()
-        console.print(StyledText("No other plan beats these in time, memory and device hours:", "bold"))
+        console.print(Text("No other plan beats these in time, memory and device hours:", "bold"))
         _listed(report, found.front, console)
     console.print()
     out = sum(n for n, _ in found.fell_out)
     said = f"{found.predicted:,} of {found.legal:,} legal plans were predicted; {out:,} fell out:"
-    console.print(StyledText(said if out else said.partition(";")[0] + ".", "bold"))
+    console.print(Text(said if out else said.partition(";")[0] + ".", "bold"))
     rows = TextTable((Column(right=True), Column(flow="wrap")), indent=2)
     for number, why in found.fell_out[:_REASONS]:
         rows.add_row(f"{number:,}", why)
@@ -153,10 +154,10 @@ def show(report: Report, console: TextConsole) -> None:
     if out:
         console.print(rows)
     if report.price is not None:
-        console.print(StyledText(f"A device hour costs {report.price:g} USD, {report.price_from}.", "dim"))
+        console.print(Text(f"A device hour costs {report.price:g} USD, {report.price_from}.", "dim"))
 
 
-def _show_configuration(report: Report, console: TextConsole) -> None:
+def _show_configuration(report: Report, console: Console) -> None:
     """The best plan that a framework can say, as its configuration, and why it is not the best of all."""
     if not report.configured:
         return
@@ -167,20 +168,18 @@ def _show_configuration(report: Report, console: TextConsole) -> None:
     for rank, one in enumerate(better, 1):
         whys.setdefault(report.configured[one.candidate.number].why, []).append(str(rank))
     for why, ranks in whys.items():
-        console.print(StyledText(f"Plan{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {why}."), soft_wrap=True)
+        console.print(Text(f"Plan{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {why}."), soft_wrap=True)
     if chosen and report.shows_configuration:
-        console.print(StyledText(f"Plan {chosen[0]} for {chosen[1].framework}:", "bold"))
-        console.print(
-            StyledText("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end=""
-        )
+        console.print(Text(f"Plan {chosen[0]} for {chosen[1].framework}:", "bold"))
+        console.print(Text("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end="")
 
 
-def _show_none(least: int | None, console: TextConsole) -> None:
+def _show_none(least: int | None, console: Console) -> None:
     """Say that no plan is possible, and what the smallest would need where memory is too small."""
     if least is None:
-        console.print(StyledText("No plan is possible.", "bold"))
+        console.print(Text("No plan is possible.", "bold"))
         return
-    console.print(StyledText("No plan fits in memory.", "bold"))
+    console.print(Text("No plan fits in memory.", "bold"))
     paragraph(
         console,
         f"Each must hold at least {format_bytes(least)} on a device: search more devices (--nodes, --devices), with "
@@ -202,11 +201,11 @@ def _alike(plans: Sequence[FoundPlan]) -> dict[str, str]:
     return {name: text for name, text in each[0].items() if len(each) > 1 and all(one[name] == text for one in each)}
 
 
-def _listed(report: Report, plans: Sequence[FoundPlan], console: TextConsole) -> None:
+def _listed(report: Report, plans: Sequence[FoundPlan], console: Console) -> None:
     """A table of plans, and below it what they share."""
     console.print(_table(report, plans))
     if shared := _alike(plans):
-        console.print(StyledText(f"all: {', '.join(f'{name} {text}' for name, text in shared.items())}", "dim"))
+        console.print(Text(f"all: {', '.join(f'{name} {text}' for name, text in shared.items())}", "dim"))
 
 
 def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from triosim.core.units import format_bytes, format_count, format_share, format_time
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
@@ -25,7 +26,7 @@ OF_IMAGES = {**TITLES, "ttft": "first step", "tpot": "a step", "itl": "between s
 _INDENT = 16
 
 
-def summary(result: ServingResult, console: TextConsole) -> None:
+def summary(result: ServingResult, console: Console) -> None:
     """Print it: latencies, rates, what was reached of the goals, and what was used."""
     own, found = result.deployment, result.metrics
     for pool in own.pools:
@@ -58,7 +59,7 @@ def titles(result: ServingResult) -> dict[str, str]:
     return OF_IMAGES if result.deployment.makes_images else TITLES
 
 
-def clocks(found: FoundClock, console: TextConsole) -> None:
+def clocks(found: FoundClock, console: Console) -> None:
     """Print the clocks that were looked at, and which of those that keep the goals takes least energy."""
     from triosim.report.terminal import clock_table
 

@@ -13,14 +13,17 @@ A head is never cut and no line ends in blanks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Literal
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import printable
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText, cell_len, pieces, wrapped
 from triosim.report.text import shorten
 
 _LEAST = 8
@@ -29,6 +32,11 @@ _PATH = 12
 """A path is cut to no less."""
 _WORD = 24
 """Longer words may be broken before anything is left out."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]?(?:B|FLOP|b)(?:/s)?|[KMGTP]iB|s|ms|us|ns|ps|%)(?:[^\w/]|$))")
+"""The blank between a number and its unit."""
+_PIECES = re.compile(r"\S+ *|^ +")
+_INSIDE = "/._-,:=(+"
+"""Within a word too long for its line it is broken after one of these, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -65,67 +73,71 @@ class TextTable:
     """
 
     columns: Sequence[Column]
-    rows: list[list[StyledText]] = field(default_factory=list)
+    rows: list[list[Text]] = field(default_factory=list)
     indent: int = 0
     head_style: str = "bold"
     most: int | None = None
     gap: int = 2
 
-    def add_row(self, *cells: str | StyledText) -> None:
+    def add_row(self, *cells: str | Text) -> None:
         """Add a row; what is not shown of names from files becomes visible here, so that widths are right."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells in a table of {len(self.columns)} columns")
-        texts = [cell if isinstance(cell, StyledText) else StyledText(cell) for cell in cells]
+        texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
         self.rows.append([_visible(text) for text in texts])
 
-    def lines(self, width: int, dots: str = "…") -> Iterator[StyledText]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        dots = "…" if options.encoding.startswith("utf") else ".."
+        yield from self.lines(min(options.max_width, self.most or options.max_width), dots)
+
+    def lines(self, width: int, dots: str = "…") -> Iterator[Text]:
         """The lines of the table.
 
         Args:
-            width: none is longer, and none than the table's own most.
+            width: none is longer.
             dots: what stands for the beginning of a path that was cut.
         """
-        room = max(min(width, self.most or width) - self.indent, 1)
+        room = max(width - self.indent, 1)
         shown, widths, gap = self._allocate(room)
-        heads = [
-            wrapped(StyledText(self.columns[i].head, self.head_style), w) for i, w in zip(shown, widths, strict=True)
-        ]
+        heads = [wrapped(Text(self.columns[i].head, self.head_style), w) for i, w in zip(shown, widths, strict=True)]
         if any(head[0].plain for head in heads):
             tallest = max(map(len, heads))
-            lowered = [[StyledText()] * (tallest - len(head)) + head for head in heads]
+            lowered = [[Text()] * (tallest - len(head)) + head for head in heads]
             yield from self._assembled(shown, widths, gap, lowered, room)
         for row in self.rows:
             cells = [self._fitted(i, row[i], w, dots) for i, w in zip(shown, widths, strict=True)]
             yield from self._assembled(shown, widths, gap, cells, room)
         left_out = [column.head for i, column in enumerate(self.columns) if i not in shown and column.head]
         if left_out:
-            words = StyledText(f"left out for lack of room: {', '.join(left_out)}", "dim")
+            words = Text(f"left out for lack of room: {', '.join(left_out)}", "dim")
             yield from (_indented(line, self.indent) for line in wrapped(words, room))
 
-    def _fitted(self, i: int, cell: StyledText, width: int, dots: str) -> list[StyledText]:
+    def _fitted(self, i: int, cell: Text, width: int, dots: str) -> list[Text]:
         """The lines of a cell."""
         column = self.columns[i]
         if column.flow == "path" and cell_len(cell.plain) > width:
-            cell = StyledText(shorten(cell.plain, width, dots), cell.style)
+            cell = Text(shorten(cell.plain, width, dots), cell.style)
         if column.style:
-            cell = cell.below(column.style)
+            cell = cell.copy()
+            cell.stylize_before(column.style)
         return wrapped(cell, width)
 
     def _assembled(
-        self, shown: list[int], widths: list[int], gap: int, cells: list[list[StyledText]], room: int
-    ) -> Iterator[StyledText]:
+        self, shown: list[int], widths: list[int], gap: int, cells: list[list[Text]], room: int
+    ) -> Iterator[Text]:
         """The lines of a row, from those of its cells."""
         for at in range(max(map(len, cells), default=0)):
-            line = StyledText()
+            line = Text()
             for i, width, own in zip(shown, widths, cells, strict=True):
-                cell = own[at] if at < len(own) else StyledText()
+                cell = own[at] if at < len(own) else Text()
                 blanks = " " * (width - cell_len(cell.plain))
                 if i != shown[0]:
                     line.append(" " * gap)
                 parts = (blanks, cell) if self.columns[i].right else (cell, blanks)
                 for part in parts:
-                    line.append(part)
-            yield from (_indented(part, self.indent) for part in wrapped(line.stripped(), room))
+                    line.append_text(Text(part) if isinstance(part, str) else part)
+            line.rstrip()
+            yield from (_indented(part, self.indent) for part in wrapped(line, room))
 
     def _allocate(self, room: int) -> tuple[list[int], list[int], int]:
         """Which columns are shown, how wide each of them is, and how many blanks separate them."""
@@ -178,26 +190,61 @@ def _narrowed(natural: Sequence[int], lowest: Sequence[int], room: int) -> list[
 
 def _longest(texts: Sequence[str]) -> int:
     """The longest piece that is not broken."""
-    return max((cell_len(piece.rstrip()) for text in texts for piece in pieces(text)), default=0)
+    return max((cell_len(piece.rstrip()) for text in texts for piece in _pieces(text)), default=0)
 
 
-def paragraph(
-    console: TextConsole, text: str | StyledText, style: str = "", indent: int = 0, most: int | None = None
-) -> None:
+def _pieces(text: str) -> list[str]:
+    """Words with the blanks behind them; a number and its unit are one."""
+    return [piece.replace("\0", " ") for piece in _PIECES.findall(_UNIT.sub("\0", text))]
+
+
+def paragraph(console: Console, text: str | Text, style: str = "", indent: int = 0, most: int | None = None) -> None:
     """Print a sentence in lines that end without blanks; those after the first are ``indent`` blanks further in."""
     width = min(console.width, most or console.width)
-    first, *rest = wrapped(_visible(StyledText(text, style) if isinstance(text, str) else text), width)
+    first, *rest = wrapped(_visible(Text(text, style) if isinstance(text, str) else text), width)
     if rest and indent:
-        following = StyledText.joined(rest, " ")
+        following = Text(" ").join(rest)
         rest = [_indented(line, indent) for line in wrapped(following, width - indent)]
-    console.print(StyledText.joined([first, *rest], "\n"))
+    console.print(Text("\n").join([first, *rest]))
 
 
-def _visible(text: StyledText) -> StyledText:
+def wrapped(text: Text, width: int) -> list[Text]:
+    """A text in lines of at most ``width`` cells, without blanks at their ends."""
+    if cell_len(text.plain) <= width:
+        return [text]
+    breaks, at, used = [], 0, 0
+    for piece in _pieces(text.plain):
+        length = cell_len(piece.rstrip())
+        if used and used + length > width:
+            breaks.append(at)
+            used = 0
+        start, rest = at, piece
+        while cell_len(rest.rstrip()) > width:
+            cut = _cut(rest, width)
+            start, rest, used = start + cut, rest[cut:], 0
+            breaks.append(start)
+        at += len(piece)
+        used += cell_len(rest)
+    lines = list(text.divide(breaks))
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def _cut(word: str, width: int) -> int:
+    """How many characters of a word that is longer than its line stay on it."""
+    cut = 1
+    while cut < len(word) and cell_len(word[: cut + 1]) <= width:
+        cut += 1
+    inside = max(word.rfind(mark, 0, cut) for mark in _INSIDE) + 1
+    return inside if inside > cut // 2 else cut
+
+
+def _visible(text: Text) -> Text:
     """The same; where it holds what a terminal would obey, that is written out, and styles of parts are lost."""
     plain = printable(text.plain)
-    return text if plain == text.plain else StyledText(plain, text.style)
+    return text if plain == text.plain else Text(plain, text.style)
 
 
-def _indented(line: StyledText, indent: int) -> StyledText:
-    return StyledText.joined((" " * indent, line)) if indent and line.plain else line
+def _indented(line: Text, indent: int) -> Text:
+    return Text.assemble(" " * indent, line) if indent and line.plain else line

@@ -6,6 +6,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from triosim.core.units import format_bytes, format_count, format_time
 from triosim.prediction.result import Peak, Result
 from triosim.prediction.result.words import (
@@ -21,8 +24,6 @@ from triosim.prediction.result.words import (
     varies,
     verdict,
 )  # fmt: skip
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.report.text import module_times
 
@@ -37,7 +38,7 @@ _MOST = 100
 _NOTABLE = 0.02  # stages that differ by less are called equal
 
 
-def summary(result: Result, console: TextConsole) -> None:
+def summary(result: Result, console: Console) -> None:
     """Print what matters most of a prediction, in about thirty lines that also read well without colour."""
     plain = not (console.encoding or "").lower().startswith("utf")
     width = min(console.width, _MOST)
@@ -50,21 +51,21 @@ def summary(result: Result, console: TextConsole) -> None:
     _sentences("Warnings", result.warnings, console, width, "!", "yellow")
 
 
-def _headline(result: Result, console: TextConsole, width: int) -> None:
-    _line(console, StyledText(title(result), style="bold"))
-    _line(console, StyledText(subtitle(result), style="dim"))
+def _headline(result: Result, console: Console, width: int) -> None:
+    _line(console, Text(title(result), style="bold"))
+    _line(console, Text(subtitle(result), style="dim"))
     console.print()
     low, high = result.interval_s
     rows = TextTable((Column(style="dim"), Column(flow="wrap")), indent=2, most=width)
-    time = StyledText(format_time(result.iteration_time_s), style="bold")
+    time = Text(format_time(result.iteration_time_s), style="bold")
     between = f"{format_time(low)} and {format_time(high)}"
     time.append(f"   ({result.confidence * 100:.0f} % between {between})", "not bold")
     rows.add_row("Iteration", time)
     if result.uncertainty:
-        rows.add_row("", StyledText(unsure(result.uncertainty[0]), "dim"))
+        rows.add_row("", Text(unsure(result.uncertainty[0]), "dim"))
     if result.variation is not None:
         rows.add_row("Varies", varies(result.variation))
-        rows.add_row("", StyledText(varied_by(result.variation), "dim"))
+        rows.add_row("", Text(varied_by(result.variation), "dim"))
     if speeds(result):
         rows.add_row("Throughput", speeds(result))
     if use(result):
@@ -73,15 +74,15 @@ def _headline(result: Result, console: TextConsole, width: int) -> None:
         rows.add_row("Energy", joules(result))
     memory = result.memory
     colour = {True: "green", False: "bold red", None: ""}[memory.fits]
-    rows.add_row("Memory", StyledText(verdict(memory), style=colour))
+    rows.add_row("Memory", Text(verdict(memory), style=colour))
     largest = sorted(memory.categories.items(), key=lambda item: -item[1])[:3]
     if largest:
         held = ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in largest)
-        rows.add_row("", StyledText(f"{held}{_at(memory.peak)}", "dim"))
+        rows.add_row("", Text(f"{held}{_at(memory.peak)}", "dim"))
     if memory.host_bytes:
-        rows.add_row("", StyledText(f"{format_bytes(memory.host_bytes)} of each rank in host memory", "dim"))
+        rows.add_row("", Text(f"{format_bytes(memory.host_bytes)} of each rank in host memory", "dim"))
     if memory.nvme_bytes:
-        rows.add_row("", StyledText(f"{format_bytes(memory.nvme_bytes)} of each rank on NVMe", "dim"))
+        rows.add_row("", Text(f"{format_bytes(memory.nvme_bytes)} of each rank on NVMe", "dim"))
     if memory.largest_batch is not None:
         per = " per replica" if result.plan.dp > 1 else ""
         rows.add_row("Largest batch", f"{memory.largest_batch}{per}" if memory.largest_batch else "none fits")
@@ -91,7 +92,7 @@ def _headline(result: Result, console: TextConsole, width: int) -> None:
     console.print(rows)
 
 
-def clocks(found: BestClock, console: TextConsole) -> None:
+def clocks(found: BestClock, console: Console) -> None:
     """Print the clocks that were looked at, and which of them takes least energy."""
     quick = found.result.iteration_time_s / (found.full.iteration_time_s or 1.0) - 1
     rows = [
@@ -103,7 +104,7 @@ def clocks(found: BestClock, console: TextConsole) -> None:
 
 def clock_table(
     rows: Sequence[tuple[float, str, float, bool]], best_mhz: float, words: tuple[str, str], slower: str,
-    console: TextConsole, boost_hz: Mapping[str, float] | None = None,
+    console: Console, boost_hz: Mapping[str, float] | None = None,
 ) -> None:  # fmt: skip
     """Print clocks and which of them takes least energy.
 
@@ -118,9 +119,7 @@ def clock_table(
     console.print()
     least, full = next(row[2] for row in rows if row[0] == best_mhz), rows[0][2]
     less = share(1 - least / (full or 1.0))
-    _line(
-        console, StyledText(f"Least energy at {best_mhz:.0f} MHz: {less} less than at the full clock{slower}", "bold")
-    )
+    _line(console, Text(f"Least energy at {best_mhz:.0f} MHz: {less} less than at the full clock{slower}", "bold"))
     heads = (Column("clock", right=True), Column(words[0], right=True), Column("energy", right=True), Column(""))
     table = TextTable(heads, indent=2, most=_MOST)
     for clock, came, node_j, allowed in rows:
@@ -130,7 +129,7 @@ def clock_table(
     boosts = boost_hz or {}
     if len(set(boosts.values())) > 1:
         own = ", ".join(f"{name} {clock / 1e6:.0f} MHz" for name, clock in boosts.items())
-        paragraph(console, StyledText(f"  No device goes above its own clock: {own}", "dim"), indent=2, most=_MOST)
+        paragraph(console, Text(f"  No device goes above its own clock: {own}", "dim"), indent=2, most=_MOST)
 
 
 def _at(peak: Peak) -> str:
@@ -156,36 +155,33 @@ def _longest(result: Result) -> tuple[str, str] | None:
     return what, f"{most} computes longest: {format_time(longest)}; {least} only {format_time(shortest)}"
 
 
-def _breakdown(result: Result, console: TextConsole, width: int, plain: bool) -> None:
+def _breakdown(result: Result, console: Console, width: int, plain: bool) -> None:
     console.print()
     devices = sum(d.count for d in result.devices)
     over = f", mean over {devices} devices" if devices > 1 else ""
-    _line(console, StyledText(f"Where an iteration goes{over}", style="bold"))
+    _line(console, Text(f"Where an iteration goes{over}", style="bold"))
     total = result.iteration_time_s or 1.0
     parts = [(getattr(result.breakdown_s, name), label, colour, ascii_ if plain else glyph)
              for (name, label), (colour, glyph, ascii_) in zip(PARTS, _GLYPHS, strict=True)]  # fmt: skip
     widths = _cells([seconds / total for seconds, *_ in parts], width - 4)
-    bar = StyledText()
+    bar = Text()
     for count, (_, _, colour, glyph) in zip(widths, parts, strict=True):
         bar.append(glyph * count, colour)
-    console.print(StyledText.joined(("  ", bar)))
+    console.print(Text.assemble("  ", bar))
     legend = TextTable((Column(flow="wrap"), Column(right=True), Column(right=True)), indent=2, most=width)
     for seconds, label, colour, glyph in parts:
         if seconds > 0:
-            text = StyledText(glyph, colour)
+            text = Text(glyph, colour)
             text.append(f" {label}", "default")
             legend.add_row(text, format_time(seconds), share(seconds / total))
     console.print(legend)
     b = result.breakdown_s
     if b.communication > 0:
         hidden = share(max(0.0, 1.0 - b.exposed_communication / b.communication))
-        _line(
-            console,
-            StyledText(f"  {format_time(b.communication)} of communication, {hidden} of it behind compute", "dim"),
-        )
+        _line(console, Text(f"  {format_time(b.communication)} of communication, {hidden} of it behind compute", "dim"))
 
 
-def _collectives(result: Result, console: TextConsole, width: int) -> None:
+def _collectives(result: Result, console: Console, width: int) -> None:
     """Calls of one kind along one axis in one row, whatever their sizes."""
     rows: dict[tuple[str, str, int], list[float]] = {}
     how: dict[tuple[str, str, int], dict[tuple[str, str], None]] = {}
@@ -213,7 +209,7 @@ def _collectives(result: Result, console: TextConsole, width: int) -> None:
     _more(console, len(rows) - _COLLECTIVES, "kinds of communication")
 
 
-def _modules(result: Result, console: TextConsole, width: int) -> None:
+def _modules(result: Result, console: Console, width: int) -> None:
     """Where the time of a device of each stage goes; transfers count as far as it computed nothing meanwhile."""
     modules = [m for m in module_times(result.layers) if m.total_s > 0]
     if not modules:
@@ -239,11 +235,11 @@ def _modules(result: Result, console: TextConsole, width: int) -> None:
     _more(console, len(modules) - _MODULES, "modules")
 
 
-def _sentences(head: str, sentences: tuple[str, ...], console: TextConsole, width: int, mark: str, style: str) -> None:
+def _sentences(head: str, sentences: tuple[str, ...], console: Console, width: int, mark: str, style: str) -> None:
     if not sentences:
         return
     console.print()
-    _line(console, StyledText(head, style="bold"))
+    _line(console, Text(head, style="bold"))
     rows = TextTable((Column(style=style), Column(flow="wrap", style=style)), indent=2, most=width, gap=1)
     for sentence in sentences[:_SENTENCES]:
         rows.add_row(mark, textwrap.shorten(sentence, 2 * (width - 8), placeholder=" ..."))
@@ -259,12 +255,12 @@ def _algorithms(used: list[tuple[str, str]]) -> str:
     return ", ".join(filter(None, named))
 
 
-def _more(console: TextConsole, count: int, what: str = "") -> None:
+def _more(console: Console, count: int, what: str = "") -> None:
     if count > 0:
-        _line(console, StyledText(f"  and {count} more {what}".rstrip() + " (--json, --report)", "dim"))
+        _line(console, Text(f"  and {count} more {what}".rstrip() + " (--json, --report)", "dim"))
 
 
-def _line(console: TextConsole, text: StyledText) -> None:
+def _line(console: Console, text: Text) -> None:
     paragraph(console, text, indent=2, most=_MOST)
 
 

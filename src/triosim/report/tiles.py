@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.console import Console
+
 from triosim.core.units import format_bytes, format_time
 from triosim.prediction.result.words import share
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.tiles.play import TileRun, TileSpan
 
@@ -18,7 +19,7 @@ def _cycles(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def tile_run(run: TileRun, console: TextConsole) -> None:
+def tile_run(run: TileRun, console: Console) -> None:
     """One run: how long, what bounds it, cores with a picture of their work, and links."""
     least, says = run.least
     seconds = f" ({format_time(run.seconds)})" if run.seconds is not None else ""
@@ -61,7 +62,7 @@ def _picture(spans: list[TileSpan], whole: float) -> str:
     return "".join(" ░▒▓█"[min(4, round(4 * part / step))] for part in done).rstrip()
 
 
-def fusions(runs: Mapping[str, TileRun], console: TextConsole) -> None:
+def fusions(runs: Mapping[str, TileRun], console: Console) -> None:
     """Schedules of the same layers side by side."""
     table = TextTable((
         Column("schedule"), Column("tiles", right=True), Column("cycles", right=True), Column("at least", right=True),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
+
 from triosim.core.units import format_time
 from triosim.prediction.result import finite
 from triosim.prediction.together import JobSpan
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable
 
 SCHEMA = "triosim/together/1"
@@ -30,7 +31,7 @@ def to_dict(found: Sequence[JobSpan]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(found: Sequence[JobSpan], console: TextConsole) -> None:
+def show(found: Sequence[JobSpan], console: Console) -> None:
     """Print when each job is there, and what it is slowed down by the others."""
     heads = ("devices", "begins", "leaves", "iterations", "each", "longest", "alone", "slower")
     table = TextTable((Column("Job"), *(Column(head, right=True) for head in heads)), indent=2)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from rich.console import Console
 
 from triosim.core.units import format_bytes, format_count, format_time
 from triosim.operators import kind
 from triosim.prediction.result.words import share
-from triosim.report.console import TextConsole
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.trace.tables import GUESSES, Category, Phase, Trace
 
 
-def overview(trace: Trace, console: TextConsole, operators: bool = False) -> None:
+def overview(trace: Trace, console: Console, operators: bool = False) -> None:
     """Print where a trace comes from, its phases, kinds of operator and memory; ``operators`` lists every operator."""
     meta = trace.meta
     head = [
@@ -43,7 +43,9 @@ def overview(trace: Trace, console: TextConsole, operators: bool = False) -> Non
     console.print(_kinds(trace))
     if len(trace.communications):
         total = float(trace.communications.device_s.sum())
-        console.print(f"\ncommunication kernels, kept apart: {len(trace.communications)}, {format_time(total)}")
+        console.print(
+            f"\ncommunication kernels, kept apart: {len(trace.communications)}, {format_time(total)}", highlight=False
+        )
     for note in meta.notes:
         paragraph(console, f"note: {note}", indent=2)
     if operators:

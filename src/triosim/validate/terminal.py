@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from triosim.report.console import TextConsole
-from triosim.report.styled_text import StyledText
+from rich.console import Console
+from rich.text import Text
+
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.validate.comparison import BUSY, ComparedQuantity, Validation
 
@@ -11,7 +12,7 @@ TITLES = {"cpu_s": "CPU time of a process", "wall_s": "time on the wall"}
 SHORT = {"cpu_s": "CPU", "wall_s": "wall"}
 
 
-def show(found: Validation, console: TextConsole) -> None:
+def show(found: Validation, console: Console) -> None:
     """Print what was predicted and measured, the medians of each mode, and how busy the machine was."""
     machine = found.machine
     kind = "one thread each" if machine.device == "cpu" else "one GPU each"
@@ -77,7 +78,7 @@ def _medians(found: Validation, order: tuple[str, str]) -> TextTable:
     return table
 
 
-def _error(compared: ComparedQuantity) -> StyledText:
+def _error(compared: ComparedQuantity) -> Text:
     """The error, coloured and marked where the interval did not hold."""
     text = f"{100 * compared.error:+.1f}%"
-    return StyledText(text + " ", "green") if compared.hit else StyledText(text + "!", "dark_orange")
+    return Text(text + " ", "green") if compared.hit else Text(text + "!", "dark_orange")
