@@ -32,7 +32,7 @@ TESTS = {
     MEMORY: (
         "engine", "memory/test_allocator.py", "memory/test_allocation_order.py", "prediction/test_steady.py",
         "report/test_rows.py", "report/test_chrome.py", "report/test_perfetto.py", "serving/test_native.py",
-        "serving/test_policies.py", "serving/test_routers.py", "serving/test_request_sketch.py",
+        "search/test_turns.py", "serving/test_policies.py", "serving/test_routers.py", "serving/test_request_sketch.py",
         "sources/readers/test_events.py",
     ),
     THREADS: ("engine/test_many.py", "engine/test_replay.py"),
