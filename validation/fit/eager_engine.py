@@ -24,13 +24,18 @@ from triosim.serving.step_times import eager_host
 LAYERS, KERNELS, REDUCES, DEVICES = 70, 13, 2, 8
 
 
+def single_requests(folder: Path) -> list[dict[str, str]]:
+    """Rows of BLOOM-176B, one request at a time, of ``splitwise/dgx_a100.csv`` in a folder."""
+    with (folder / "splitwise" / "dgx_a100.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["model"] == "bloom-176b" and row["batch_size"] == "1"]
+
+
 def main() -> None:
     """Print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with splitwise/")
     options = parser.parse_args()
-    with (options.data / "splitwise" / "dgx_a100.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["model"] == "bloom-176b" and row["batch_size"] == "1"]
+    rows = single_requests(options.data)
     step, sequence = eager_host(DEVICES)[:2]
     beside = step + sequence + LAYERS * REDUCES * collective_seconds("large-model")
     found = []

@@ -13,11 +13,11 @@ tokens on more is missing than a constant.  Llama-2-70B, which judges it, is not
 from __future__ import annotations
 
 import argparse
-import csv
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from validation.fit.eager_engine import DEVICES, LAYERS, single_requests
 
 from triosim.composition.host import collective_seconds
 from triosim.hardware.machine import system
@@ -27,8 +27,8 @@ from triosim.serving.model import PRECISIONS, ServedHeads, ServedLayer, served_m
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.step_times import EAGER_ISSUE_S, StepShape, eager_host
 
-LAYERS, WIDTH, HEADS, VOCABULARY, DEVICES = 70, 14336, 112, 250880, 8
-"""Of BLOOM-176B (its configuration on Hugging Face), and what it runs on."""
+WIDTH, HEADS, VOCABULARY = 14336, 112, 250880
+"""Of BLOOM-176B (its configuration on Hugging Face)."""
 MOST_TOKENS = 256
 
 
@@ -37,8 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with splitwise/")
     options = parser.parse_args()
-    with (options.data / "splitwise" / "dgx_a100.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["model"] == "bloom-176b" and row["batch_size"] == "1"]
+    rows = single_requests(options.data)
     machine = system("dgx-a100")
     layer = ServedLayer(LAYERS, ServedHeads(HEADS, HEADS, WIDTH // HEADS), 4 * WIDTH)
     model = replace(
