@@ -6,10 +6,10 @@ Times are cycles of the one clock that all share, sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.precedence import order_after
 
 NETWORKS = ("crossbar", "bus", "mesh")
 """What joins the cores: each has a port in and a port out; one link for all; a grid, along rows and then columns."""
@@ -120,36 +120,9 @@ def in_order(tiles: Sequence[Tile]) -> list[int]:
     Raises:
         InputError: some wait for each other in a circle, which is named.
     """
-    waiting = [len(set(tile.before)) for tile in tiles]
-    after: list[list[int]] = [[] for _ in tiles]
-    for row, tile in enumerate(tiles):
-        for other in set(tile.before):
-            after[other].append(row)
-    ready = [row for row, count in enumerate(waiting) if not count]
-    heapify(ready)
-    order = []
-    while ready:
-        row = heappop(ready)
-        order.append(row)
-        for following in after[row]:
-            waiting[following] -= 1
-            if not waiting[following]:
-                heappush(ready, following)
-    if len(order) < len(tiles):
-        names = [tiles[row].name for row in _circle(tiles, waiting)]
+    order, circle = order_after([tile.before for tile in tiles])
+    if circle:
+        names = [tiles[row].name for row in circle]
         said = " -> ".join(names[:MOST_NAMED] + (["..."] if len(names) > MOST_NAMED else []) + names[:1])
         raise InputError(f"tiles wait for each other in a circle: {said}: leave one of these dependencies out")
     return order
-
-
-def _circle(tiles: Sequence[Tile], waiting: Sequence[int]) -> list[int]:
-    """A circle among tiles that are never ready, in the order in which work would flow."""
-    row, seen = next(row for row, count in enumerate(waiting) if count), {}
-    path: list[int] = []
-    while row not in seen:
-        seen[row] = len(path)
-        path.append(row)
-        row = next(other for other in tiles[row].before if waiting[other])
-    circle = path[seen[row] :][::-1]
-    first = circle.index(min(circle))
-    return circle[first:] + circle[:first]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.precedence import order_after
 
 ABSENT = -1
 """In a column: the node does not have that attribute."""
@@ -111,26 +112,9 @@ class ChakraTrace:
         Raises:
             InputError: the dependencies go in circles.
         """
-        from heapq import heapify, heappop, heappush
-
-        waiting = self.before.lengths().tolist()
-        after: list[list[int]] = [[] for _ in waiting]
-        for row, before in enumerate(self.before.lists()):
-            for other in before:
-                after[other].append(row)
-        ready = [row for row, count in enumerate(waiting) if not count]
-        heapify(ready)
-        order = []
-        while ready:
-            row = heappop(ready)
-            order.append(row)
-            for following in after[row]:
-                waiting[following] -= 1
-                if not waiting[following]:
-                    heappush(ready, following)
-        if len(order) < len(waiting):
-            stuck = next(row for row, count in enumerate(waiting) if count)
-            raise InputError(f"{self.where(stuck)} waits for itself through its dependencies: mend the trace")
+        order, circle = order_after(self.before.lists())
+        if circle:
+            raise InputError(f"{self.where(circle[0])} waits for itself through its dependencies: mend the trace")
         return order
 
 
