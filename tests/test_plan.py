@@ -152,3 +152,15 @@ def test_a_style_without_ranks_that_share_sequences_is_refused() -> None:
     assert NamedRules(cp=2, cp_style="ring").options["cp-style"] == "ring"
     with pytest.raises(PlanError, match=r"cp-style ring .* cp is 1: give cp as well"):
         NamedRules(cp_style="ring")
+
+
+def test_rules_with_options_of_their_own_are_given_by_these() -> None:
+    made = Plan(tp=8, parallelism=("onebit",), cp=4, cp_style="ring", sequence_parallel=True)
+    assert made.parallelism == ("sequence", "onebit", "context")
+    assert made.parallelism_options == {"cp": "4", "cp-style": "ring"}
+    assert Plan(ep=2).parallelism == ("experts",)
+    assert Plan(cp=1, ep=1) == Plan()
+    with pytest.raises(PlanError, match="cp must be a whole number of at least 1"):
+        Plan(cp=0)
+    with pytest.raises(PlanError, match="cp is 1: give cp as well"):
+        Plan(cp_style="ring")

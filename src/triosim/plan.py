@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
@@ -30,7 +30,8 @@ class Plan(ValidatedFields):
     """How a workload is run.
 
     Sizes of the mesh axes, the batch, the schedule and so on; every field has the meaning of the command-line option
-    of the same name.  Unset fields (None) are filled in from the workload or the system.
+    of the same name.  Unset fields (None) are filled in from the workload or the system.  ``cp``, ``cp_style``, ``ep``,
+    ``etp`` and ``sequence_parallel`` may be given too (:class:`NamedRules`).
 
     Attributes:
         dp, tp, pp: ranks along the data, tensor and pipeline axes; ``dp`` unset fills the devices.
@@ -203,6 +204,15 @@ class Plan(ValidatedFields):
         """How stages are cut: one of :data:`triosim.stacks.CUTS`, or where those after the first begin."""
         given = self.stages or ((self.stack or ASSUMED).stages,)
         return given[0] if len(given) == 1 and given[0] in CUTS else given
+
+    def __init__(self, **values: Any) -> None:
+        """The fields by name, and those of :class:`NamedRules`, which become rules and their options."""
+        named = {name: values.pop(name) for name in NamedRules.names() if name in values}
+        if named:
+            rules = NamedRules(**named)
+            values["parallelism"] = rules.among(values.get("parallelism", ()))
+            values["parallelism_options"] = {**rules.options, **values.get("parallelism_options", {})}
+        super().__init__(**values)
 
     def check(self) -> None:
         """Raise where fields do not go together.

@@ -186,6 +186,22 @@ def test_weights_in_8_bits_are_quicker_and_smaller_where_devices_multiply_them(m
         found("fp8", triosim.system(device="A100", devices=1))
 
 
+@pytest.mark.parametrize("style", ["ulysses", "ring", "gather"])
+def test_devices_share_the_tokens_of_an_image_as_one_forward_pass_does(machine: triosim.System, style: str) -> None:
+    own = Pool("dit-xl-2", machine, engine="diffusers", context_parallel=4, context_style=style)
+    assert own.size == 4
+    plan = triosim.Plan(dp=4, cp=4, cp_style=style, batch_size=2, training=False)
+    alone = triosim.simulate(triosim.model("dit-xl-2", training=False), machine, plan, fit=False)
+    assert times(own).denoiser.of(2).seconds == alone.iteration_time_s
+
+
+def test_tokens_are_shared_of_images_alone(machine: triosim.System) -> None:
+    with pytest.raises(InputError, match="--cp is of models that make images"):
+        checked_any(Pool("gpt2", machine, context_parallel=2))
+    with pytest.raises(InputError, match=r"sdxl.* reads no sequences of tokens"):
+        times(Pool("sdxl", machine, engine="diffusers", context_parallel=2))
+
+
 def test_memory_holds_as_many_images_as_fit(machine: triosim.System) -> None:
     made, kept = replicas_of(pool(machine), checked_any(pool(machine)), 0, NOTHING_MOVED, PRICED)
     assert kept is not None
@@ -222,6 +238,10 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
         ("--steps 30 --turns 3", "images have none"),
         ("--steps 30 --shared-prefix 100", "images have none"),
         ("--steps 30 --pp 2", "--pp is of models that write tokens"),
+        ("--steps 30 --cp 2 --cp-style usp", "ulysses, ring, gather, not 'usp'"),
+        ("--steps 30 --cp-style ring", "give --cp too"),
+        ("--steps 30 --cp 0", "--cp must be at least 1"),
+        ("--steps 30 --cp 3", "do not divide by cp 3"),
         ("--steps 30 --speculate ngram,acceptance=0.8", "--speculate"),
         ("--steps 30 --weights int8", "bf16, fp16, fp8"),
         ("--steps 30 --step-cache 3", "share=0.3"),

@@ -250,7 +250,6 @@ def plan_of(options: Options, training: bool) -> Plan:
     from triosim.core.units import parse_bytes
     from triosim.plan import NamedRules, Plan
 
-    named_rules = NamedRules(**answers(NamedRules, options, {}))
     fields = answers(Plan, options, {
         "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),
         "tp_plan": lambda: guarded.document(Path(options.tp_plan), "a table of modules and styles"),
@@ -258,12 +257,7 @@ def plan_of(options: Options, training: bool) -> Plan:
         "places": lambda: dict(_placed(place) for place in options.place),
         "stack": lambda: stack_of(options),
     })  # fmt: skip
-    return Plan(**{
-        **fields,
-        "parallelism": named_rules.among(options.parallelism or ()),
-        "parallelism_options": {**named_rules.options, **fields.get("parallelism_options", {})},
-        "training": training,
-    })  # fmt: skip
+    return Plan(**{**fields, **answers(NamedRules, options, {}), "training": training})
 
 
 def fidelity_of(options: Options) -> Fidelity:

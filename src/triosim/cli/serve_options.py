@@ -88,6 +88,14 @@ class ServeOptions:
         "--engine-option", help="Of the engine, as max-tokens=2048; repeatable.", group=ENGINE, metavar="NAME=VALUE"
     )
     tp: int = option("--tp", help="Devices that share each layer (default 1).", default=1, group=ENGINE, metavar="N")
+    cp: int = option(
+        "--cp", help="Devices that share the tokens of an image, beside --tp (diffusion transformers; default 1).",
+        default=1, group=ENGINE, metavar="N",
+    )  # fmt: skip
+    cp_style: str | None = option(
+        "--cp-style", help="How these get what attention needs: ulysses, ring or gather (default ulysses).",
+        group=ENGINE, metavar="STYLE", complete=completion.choices("ulysses", "ring", "gather"),
+    )  # fmt: skip
     pp: int = option("--pp", help="Pipeline stages (default 1).", default=1, group=ENGINE, metavar="N")
     dp: int = option(
         "--dp",

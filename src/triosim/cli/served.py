@@ -39,7 +39,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
         return fleet_file(Path(options.model))
     _check(options)
     roles = _roles(options)
-    size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
+    size, count = options.tp * options.cp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
     system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
     power = limits(options)
     pools: list[Pool] = []
@@ -65,6 +65,7 @@ def _check(options: ServeOptions) -> None:
             raise InputError(f"{name} must be on or off, got {quoted(text)}")
     whole = {
         "--tp": options.tp,
+        "--cp": options.cp,
         "--pp": options.pp,
         "--dp": options.dp,
         "--kv-blocks": options.kv_blocks,
@@ -77,6 +78,8 @@ def _check(options: ServeOptions) -> None:
     for name, value in whole.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
+    if options.cp_style is not None and options.cp == 1:
+        raise InputError("--cp-style says how devices share the tokens of an image: give --cp too, or leave it out")
     if options.repair is not None and options.mtbf == "none":
         raise InputError("--repair is of replicas that fail: give --mtbf too, or leave it out")
     if options.cold_start is not None and options.mtbf == "none" and options.autoscale is None:
@@ -121,6 +124,8 @@ def _pool(
         adapters=options.lora,
         tiers=tuple(options.kv_tier or ()),
         image_size=options.image_size,
+        context_parallel=options.cp,
+        context_style=options.cp_style or "ulysses",
         step_cache=options.step_cache,
         stack=options.stack,
         longest=options.max_length,

@@ -9,7 +9,7 @@ Steps may leave out most of the network and use what an earlier one left (Ma et 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 Joules = NDArray[np.float64] | None
 """By :data:`triosim.serving.request_energy.JOULES`; None where nobody knows what devices draw."""
+STYLES = ("ulysses", "ring", "gather")
+"""How devices that share the tokens of images get what attention needs."""
+BY_ITSELF = (1, 1, STYLES[0])
+"""Of a network that one device runs: devices that share its layers, and its tokens, and how."""
 MOST_IMAGES = 1024
 """At a time on one replica; more of them is a slip."""
 
@@ -230,6 +234,8 @@ def checked_denoiser(own: Pool) -> Denoiser:
     for option, given in of_tokens:
         if given:
             raise InputError(f"{option} is of models that write tokens, and {own.model} makes images: leave it out")
+    if own.context_style not in STYLES:
+        raise InputError(f"--cp-style is one of {', '.join(STYLES)}, not {quoted(own.context_style)}")
     if own.step_cache is not None:
         parse_step_cache(own.step_cache)
     return denoiser(own.model, own.image_size)
@@ -249,8 +255,7 @@ def denoising_replicas(
         first = own.first + place * own.size
         device = own.system.model(first)
         if device.name not in kinds:
-            typed = (own.weights, own.size, own.step_cache, own.stack, own.power_cap_w, own.clock_hz)
-            key = (id(own.system), own.first, device.name, moved, model, *typed)
+            key = (id(own.system), own.first, device.name, moved, model, *_typed(own))
             times = priced.get(key) if priced is not None else None
             if not isinstance(times, DenoisingTimes):
                 times = _times(own, model, first, moved)
@@ -270,32 +275,39 @@ def denoising_replicas(
 
 def _times(own: Pool, model: Denoiser, first: int, moved: KernelErrors) -> DenoisingTimes:
     """Of a replica from a device on: its devices share the denoiser, one of them runs encoders and decoder."""
-    of_pool = (own.weights, own.size, own.step_cache, own.stack, own.power_cap_w, own.clock_hz)
-    times = _unmoved(own.system, model, first, *of_pool)
+    times = _unmoved(own.system, model, first, *_typed(own))
     return times if moved == NOTHING_MOVED else times.with_errors(moved)
+
+
+def _typed(own: Pool) -> tuple[str, tuple[int, int, str], str | None, str | None, float | None, float | None]:
+    """What times depend on beside model and devices: the last arguments of :func:`_unmoved`."""
+    sharing = (own.tensor_parallel, own.context_parallel, own.context_style)
+    return own.weights, sharing, own.step_cache, own.stack, own.power_cap_w, own.clock_hz
 
 
 @kept(8)
 def _unmoved(
-    system: System, model: Denoiser, first: int, weights: str, size: int, step_cache: str | None, stack: str | None,
-    power_cap_w: float | None, clock_hz: float | None,
+    system: System, model: Denoiser, first: int, weights: str, sharing: tuple[int, int, str], step_cache: str | None,
+    stack: str | None, power_cap_w: float | None, clock_hz: float | None,
 ) -> DenoisingTimes:  # fmt: skip
     """The same with kernels that take what is predicted: found once for all that are asked how unsure it is."""
     loaded = None if stack is None else load_stack(stack)
     limited = held_back(system, power_cap_w, clock_hz)
 
-    def passes(name: str, devices: int = 1, image_size: int | None = None, **configuration: bool) -> ForwardPasses:
+    def passes(
+        name: str, sharing: tuple[int, int, str], image_size: int | None, configuration: Mapping[str, bool]
+    ) -> ForwardPasses:
         more = {} if loaded is None else loaded.model_options
         trace = modelling.model(
             name, precision=TYPES[weights], image_size=image_size, training=False, configuration=configuration, **more
         )
         if weights == IN_8_BITS and name == model.name:
             trace = weights_in_8_bits(trace)
-        return ForwardPasses(trace, limited, first, devices, loaded)
+        return ForwardPasses(trace, limited, first, *sharing, loaded)
 
     return DenoisingTimes(
-        model, passes(model.name, size, model.image_size),
-        tuple(passes(name) for name in model.pipeline.encoders),
-        passes(model.pipeline.decoder, 1, model.image_size, **DECODES),
+        model, passes(model.name, sharing, model.image_size, {}),
+        tuple(passes(name, BY_ITSELF, None, {}) for name in model.pipeline.encoders),
+        passes(model.pipeline.decoder, BY_ITSELF, model.image_size, DECODES),
         None if step_cache is None else parse_step_cache(step_cache),
     )  # fmt: skip

@@ -101,7 +101,7 @@ def fleet_energy(
             return None
         clocks.append(found[0])
         sources.append(f"energy: {energy.source}")
-        size = pool.tensor_parallel * pool.stages
+        size = pool.core_size
         for name, value in found[1].items():
             parts[name] = parts.get(name, 0.0) + value
             spread[name] = spread.get(name, 0.0) + value * spread_of(energy, name)

@@ -89,6 +89,8 @@ class _Pool(_Machine):
     lora: str | None = None
     kv_tier: Sequence[str] = ()
     image_size: Count | None = None
+    cp: Count = 1
+    cp_style: str = "ulysses"
     step_cache: str | None = None
     stack: str | None = None
     max_length: Count | None = None
@@ -108,7 +110,7 @@ class _Pool(_Machine):
     @property
     def size(self) -> int:
         """Of all replicas."""
-        return self.replicas * self.tp * self.pp * self.dp
+        return self.replicas * self.tp * self.cp * self.pp * self.dp
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,8 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         adapters=own.lora,
         tiers=own.kv_tier,
         image_size=own.image_size,
+        context_parallel=own.cp,
+        context_style=own.cp_style,
         step_cache=own.step_cache,
         stack=own.stack,
         longest=own.max_length,

@@ -53,7 +53,9 @@ class ForwardPasses:
     Attributes:
         trace: of one sample, without times.
         system: the machine.
-        first, tensor_parallel: devices that run it.
+        first: the device from which on others run it.
+        tensor_parallel, context_parallel: how many share its layers, and its tokens.
+        context_style: how the latter exchange what attention needs.
         stack: what runs it, as of :mod:`triosim.stacks`; plain PyTorch if None.
         moved: how far off its kernels are.
     """
@@ -62,6 +64,8 @@ class ForwardPasses:
     system: System
     first: int = 0
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    context_style: str = "ulysses"
     stack: Stack | None = None
     moved: KernelErrors = NOTHING_MOVED
     _known: dict[int, ForwardPass] = field(init=False, repr=False, default_factory=dict)
@@ -70,7 +74,7 @@ class ForwardPasses:
 
     def with_errors(self, moved: KernelErrors) -> ForwardPasses:
         """The same passes with kernels that are off by so much, which are not predicted again."""
-        made = ForwardPasses(self.trace, self.system, self.first, self.tensor_parallel, self.stack, moved)
+        made = replace(self, moved=moved)
         made._base = self
         return made
 
@@ -110,9 +114,12 @@ class ForwardPasses:
         return found
 
     def _result(self, samples: int) -> Result:
-        devices = tuple(range(self.first, self.first + self.tensor_parallel))
+        sharing = self.context_parallel
+        devices = tuple(range(self.first, self.first + self.tensor_parallel * sharing))
+        by_tokens = {"cp": sharing, "cp_style": self.context_style} if sharing > 1 else {}
         plan = Plan(
-            dp=1, tp=self.tensor_parallel, batch_size=samples, training=False, placement=devices, stack=self.stack
+            dp=sharing, tp=self.tensor_parallel, batch_size=samples, training=False, placement=devices,
+            stack=self.stack, **by_tokens,
         )  # fmt: skip
         return simulate(self.trace, self.system, plan, fit=False)
 

@@ -32,7 +32,7 @@ class Pool:
 
     Attributes:
         model: by name or by configuration file.
-        system: the machine; a replica takes ``tensor_parallel * stages`` of its devices.
+        system: the machine; a replica takes :attr:`size` of its devices.
         first: device at which the first replica begins.
         name: for people.
         role: one of :data:`ROLES`.
@@ -71,6 +71,8 @@ class Pool:
             (:mod:`triosim.serving.recorded_times`); ``""``: none.
         pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
         image_size: pixels along each side of what a diffusion model makes; what it was made for if None.
+        context_parallel: devices that share the tokens of its images and their texts.
+        context_style: how they exchange what attention needs, a ``cp_style`` of :mod:`triosim.partition.rules.context`.
         step_cache: which of its steps run only a part, as typed (:func:`triosim.serving.denoising.parse_step_cache`).
         stack: what runs it, by name (:mod:`triosim.stacks`); plain PyTorch if None.
         shares: name of the pool on whose devices this one takes turns; ``""``: it has its pool.
@@ -115,6 +117,8 @@ class Pool:
     step_times: str = ""
     pim: str = ATTENTION
     image_size: int | None = None
+    context_parallel: int = 1
+    context_style: str = "ulysses"
     step_cache: str | None = None
     stack: str | None = None
     shares: str = ""
@@ -127,7 +131,12 @@ class Pool:
     @property
     def size(self) -> int:
         """Devices of a replica."""
-        return self.tensor_parallel * self.stages * self.attention_ranks
+        return self.core_size * self.attention_ranks
+
+    @property
+    def core_size(self) -> int:
+        """Devices of a scheduler's part of a replica."""
+        return self.tensor_parallel * self.context_parallel * self.stages
 
     @property
     def experts(self) -> ExpertRanks:
@@ -142,7 +151,7 @@ class Pool:
 
     def first_of(self, core: int) -> int:
         """Device, counted from the pool's first, at which a scheduler's part of a replica begins."""
-        return core * self.tensor_parallel * self.stages
+        return core * self.core_size
 
     @property
     def devices(self) -> int:

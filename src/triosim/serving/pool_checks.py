@@ -35,9 +35,12 @@ def checked(pool: Pool) -> ServedModel:
         InputError: it cannot.
     """
     _check_sizes(pool)
-    of_images = (("--image-size", pool.image_size), ("--step-cache", pool.step_cache), ("--stack", pool.stack))
+    of_images = (
+        ("--image-size", pool.image_size is not None), ("--step-cache", pool.step_cache is not None),
+        ("--stack", pool.stack is not None), ("--cp", pool.context_parallel > 1),
+    )  # fmt: skip
     for option, given in of_images:
-        if given is not None:
+        if given:
             raise InputError(f"{option} is of models that make images, and {pool.model} writes tokens: leave it out")
     model = served_model(pool.model)
     if model.heads % pool.tensor_parallel:
@@ -108,7 +111,7 @@ def _check_sizes(pool: Pool) -> None:
         raise InputError(f"role {quoted(pool.role)} is not known: give {', '.join(ROLES)}")
     sizes = (
         ("--tp", pool.tensor_parallel), ("--pp", pool.stages), ("--dp", pool.attention_ranks),
-        ("--ep", pool.expert_ranks), ("--replicas", pool.replicas),
+        ("--cp", pool.context_parallel), ("--ep", pool.expert_ranks), ("--replicas", pool.replicas),
     )  # fmt: skip
     for option, value in sizes:
         if value < 1:
