@@ -37,22 +37,25 @@ def tokens_of(facts: Facts) -> dict[int, Shard]:
     for value, category in enumerate(facts.category):
         for dim, extent in enumerate(facts.shapes[value]) if category == Category.INPUT else ():
             seed = Shard.whole(dim, extent)
-            found = follow_tokens(facts, {value: seed}, rows[0])
+            found = follow_tokens(facts, {value: seed}, rows[0], facts.inputs[rows[0]])
             if extent > 1 and value not in seeds and query_parts(facts, rows[0], found):
                 seeds[value] = seed
     return {**seeds, **_labels(facts, seeds)} if seeds else {}
 
 
-def follow_tokens(facts: Facts, seeds: dict[int, Shard], until: int | None = None) -> list[tuple[Segment, ...]]:
+def follow_tokens(
+    facts: Facts, seeds: dict[int, Shard], until: int | None = None, asked: Sequence[int] | None = None
+) -> list[tuple[Segment, ...]]:
     """Where the tokens are in each value: every stream of them is divided alike, and so is what they are joined to.
 
     Args:
         facts: of a step.
         seeds: axes of tokens.
         until: operators to follow them through, None for all.
+        asked: values of which it is wanted, None for all.
     """
     extent = max((seed.size for seed in seeds.values()), default=0)
-    return propagate_symbol(facts.trace, seeds, extent, until, proportional=True).segments
+    return propagate_symbol(facts.trace, seeds, extent, until, True, asked).segments
 
 
 def forward_attentions(facts: Facts) -> list[int]:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.operators import NO_LABEL, Dims, regrouped
-from triosim.trace.calls import calls_of
+from triosim.trace.calls import Calls, calls_of
 from triosim.trace.tables import PERSISTENT, Category, Phase, Trace
 
 Shape = tuple[int, ...]
@@ -104,8 +105,9 @@ class PropagatedSymbol:
 
 
 def propagate_symbol(
-    trace: Trace, seeds: dict[int, Segment], extent: int, until: int | None = None, proportional: bool = False
-) -> PropagatedSymbol:
+    trace: Trace, seeds: dict[int, Segment], extent: int, until: int | None = None, proportional: bool = False,
+    asked: Sequence[int] | None = None,
+) -> PropagatedSymbol:  # fmt: skip
     """Walk a symbol of size ``extent`` from the values in ``seeds`` through the whole trace.
 
     Args:
@@ -114,37 +116,69 @@ def propagate_symbol(
         extent: the symbol's size in this trace (the batch size).
         until: operators to walk through, None for all.
         proportional: whether what a dimension is cut into, or joined of, has as large a part of the symbol each.
+        asked: values whose segments are wanted, None for all; the others have none in the answer.
     """
-    walk = _SymbolWalk(trace, seeds, extent, proportional)
+    walk = _SymbolWalk(_columns(trace), seeds, extent, proportional)
     undecided = [row for row in range(len(trace.operators) if until is None else until) if not walk.passes(row)]
-    return PropagatedSymbol([walk.look_up(value) for value in range(len(trace.values))], undecided)
+    count = len(trace.values)
+    if asked is None:
+        return PropagatedSymbol([walk.look_up(value) for value in range(count)], undecided)
+    segments: list[tuple[Segment, ...]] = [()] * count
+    for value in asked:
+        segments[value] = walk.look_up(value)
+    return PropagatedSymbol(segments, undecided)
+
+
+class _Columns(NamedTuple):
+    """What every walk through a trace reads, one entry a value or an operator.
+
+    Attributes:
+        calls: of the operators.
+        shapes, storage: of values.
+        inputs, outputs, phases: of operators.
+        constant: whether a value is a parameter, a buffer or a state.
+        follows_none: whether a value never has the symbol.
+    """
+
+    calls: Calls
+    shapes: list[Shape]
+    storage: list[int]
+    inputs: list[list[int]]
+    outputs: list[list[int]]
+    phases: list[int]
+    constant: list[bool]
+    follows_none: list[bool]
+
+
+@kept(2)
+def _columns(trace: Trace) -> _Columns:
+    values, operators = trace.values, trace.operators
+    constant = np.isin(values.category, PERSISTENT)
+    # parameters, their gradients and states never follow the batch
+    follows_none = constant | (values.category == Category.GRADIENT) & (values.of >= 0)
+    return _Columns(
+        calls_of(trace), [tuple(s) for s in values.shape.lists()], values.storage.tolist(), operators.inputs.lists(),
+        operators.outputs.lists(), operators.phase.tolist(), constant.tolist(), follows_none.tolist(),
+    )  # fmt: skip
 
 
 class _SymbolWalk:
     """Where a symbol is in the values of a trace, operator by operator.
 
     Args:
-        trace, seeds, extent, proportional: as of :func:`propagate_symbol`.
+        columns: of the trace.
+        seeds, extent, proportional: as of :func:`propagate_symbol`.
 
     Attributes:
-        constant: whether a value is a parameter, a buffer or a state.
-        follows_none: whether a value never has the symbol.
         found: value -> its segments that follow the symbol.
         latest: storage -> the value of it that was decided last.
         otherwise: value that is another view of its storage -> where else the symbol may be in it.
     """
 
-    def __init__(self, trace: Trace, seeds: dict[int, Segment], extent: int, proportional: bool) -> None:
-        values, operators = trace.values, trace.operators
-        self.extent, self.calls, self.proportional = extent, calls_of(trace), proportional
-        self.shapes: list[Shape] = [tuple(s) for s in values.shape.lists()]
-        self.storage = values.storage.tolist()
-        self.inputs, self.outputs = operators.inputs.lists(), operators.outputs.lists()
-        self.phases = operators.phase.tolist()
-        constant = np.isin(values.category, PERSISTENT)
-        self.constant = constant.tolist()
-        # parameters, their gradients and states never follow the batch
-        self.follows_none = (constant | (values.category == Category.GRADIENT) & (values.of >= 0)).tolist()
+    def __init__(self, columns: _Columns, seeds: dict[int, Segment], extent: int, proportional: bool) -> None:
+        self.extent, self.proportional = extent, proportional
+        self.calls, self.shapes, self.storage, self.inputs, self.outputs = columns[:5]
+        self.phases, self.constant, self.follows_none = columns[5:]
         self.found: dict[int, tuple[Segment, ...]] = {v: (s,) for v, s in seeds.items()}
         self.latest: dict[int, int] = {self.storage[v]: v for v in seeds}
         self.otherwise: dict[int, list[Segment]] = {}
