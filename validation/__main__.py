@@ -31,7 +31,7 @@ READS = {
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""
 ALONE = (
-    "astra", "chunks", "deep_learning_examples", "elsewhere", "interference", "memory", "recorder", "roads",
+    "astra", "chunks", "deep_learning_examples", "elsewhere", "images", "interference", "memory", "recorder", "roads",
     "scenarios", "served", "states", "training",
 )  # fmt: skip
 """Judges that need no data: they compare with kept or published runs, with closed forms or with this machine."""

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from validation.data import images as timed
+from validation.judge.images import predicted
 
 import triosim
 from tests.command import run
@@ -301,3 +303,14 @@ def test_a_sweep_ranks_fleets_by_what_an_image_costs(tmp_path: Path) -> None:
     assert "TPOT" not in shown
     figures = [one["figures"] for one in json.loads(out.read_text())["fleets"]]
     assert all(one["images"] and one["e2e_p99"] >= one["e2e_mean"] > 0 for one in figures)
+
+
+def test_images_that_others_timed_are_predicted_and_none_is_absurd() -> None:
+    """Within a factor of three, which is a check of units and of what is shared: the judge says how good they are."""
+    rows = timed.read(timed.TABLE)
+    assert len(rows) > 30
+    assert {row.what for row in rows} == {"image", "steps"}
+    quick = [row for row in rows if row.model == "sdxl" or (row.source == "xDiT schnell" and row.pixels == 1024)]
+    for found in map(predicted, [*quick, *(row for row in rows if row.what == "steps" and row.devices > 1)]):
+        assert 1 / 3 < found.seconds / found.row.seconds < 3
+        assert found.interval[0] < found.seconds < found.interval[1]

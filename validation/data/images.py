@@ -10,8 +10,8 @@ in 16 bits, one image at a time.  Sources:
   them.  How far the two are apart is what such figures are worth.
 * ``xDiT issue 416``: github.com/xdit-project/xDiT/issues/416: ``flux_example.py`` on eight H100.
 * ``xDiT schnell``: docs/performance/flux.md again: FLUX.1 [schnell] on eight A100 with NVLink, Ulysses over all.
-* ``SGLang BCG``: github.com/BBuf/sglang, diffusion-prs/flux1-bcg-h200/benchmark.json, column eager: tensor parallel over
-  two H200; what starts the kernels is SGLang's, not plain PyTorch.
+* ``SGLang BCG``: github.com/BBuf/sglang, diffusion-prs/flux1-bcg-h200/benchmark.json, column eager: tensor parallel
+  over two H200; what starts the kernels is SGLang's, not plain PyTorch.
 * ``diffusers docs``: github.com/huggingface/diffusers, docs/source/en/tutorials/fast_diffusion.md: SDXL on an A100 of
   400 W, attention in one kernel; compiled with ``max-autotune``, images by channels last.
 * ``MaxDiffusion``: mintlify.com/AI-Hypercomputer/maxdiffusion/inference/flux: a chip makes an image of its own; the
@@ -28,7 +28,7 @@ from typing import NamedTuple
 TABLE = Path(__file__).with_name("images.csv")
 
 
-class Timed(NamedTuple):
+class TimedImage(NamedTuple):
     """An image that somebody made.
 
     Attributes:
@@ -53,13 +53,22 @@ class Timed(NamedTuple):
     seconds: float
 
 
-def read(path: Path) -> list[Timed]:
+def read(path: Path) -> list[TimedImage]:
     """The rows of a table."""
     with path.open(encoding="utf-8", newline="") as file:
         return [
-            Timed(
-                row["source"], row["model"], row["device"], int(row["devices"]), row["shared"], row["weights"],
-                row["stack"], int(row["pixels"]), int(row["steps"]), row["what"], float(row["seconds"]),
-            )  # fmt: skip
+            TimedImage(
+                row["source"],
+                row["model"],
+                row["device"],
+                int(row["devices"]),
+                row["shared"],
+                row["weights"],
+                row["stack"],
+                int(row["pixels"]),
+                int(row["steps"]),
+                row["what"],
+                float(row["seconds"]),
+            )
             for row in csv.DictReader(file)
         ]

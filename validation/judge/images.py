@@ -3,19 +3,20 @@
     python -m validation.judge.images [--data FILE] [--rows] [--json OUT]
 
 Rows lie in ``validation/data/images.csv``; :mod:`validation.data.images` has the address of each source.  Each image is
-served as ``triosim serve`` would, alone.  By source: rows, mean of |predicted - measured| / measured, median, bias
-(median of predicted / measured - 1), the worst row, and how many of the intervals of 90 % hold.
+served as ``triosim serve`` would, alone.  By source, and by devices and stack: rows, mean of |predicted - measured| /
+measured, median, bias (median of predicted / measured - 1), the worst row, and how many of the intervals of 90 % hold.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from validation import command
 from validation.data import images
-from validation.data.images import Timed
+from validation.data.images import TimedImage
 
 import triosim
 from triosim.hardware.system import System
@@ -29,10 +30,10 @@ SERVERS = {"H100-SXM5-80GB": "dgx-h100", "A100-SXM4-80GB": "dgx-a100", "H200-SXM
 """What joins devices that share an image."""
 
 
-class Found(NamedTuple):
+class PredictedImage(NamedTuple):
     """A row, seconds as predicted, and the interval of 90 %."""
 
-    row: Timed
+    row: TimedImage
     seconds: float
     interval: tuple[float, float]
 
@@ -47,39 +48,39 @@ class Found(NamedTuple):
         return self.interval[0] <= self.row.seconds <= self.interval[1]
 
 
-def predicted(row: Timed) -> Found:
+def predicted(row: TimedImage) -> PredictedImage:
     """What is predicted of a row, by the constants that come with the program."""
     machine = triosim.system(SERVERS[row.device]) if row.devices > 1 else triosim.system(device=row.device)
     return (_image if row.what == "image" else _steps)(row, machine)
 
 
-def _image(row: Timed, machine: System) -> Found:
+def _image(row: TimedImage, machine: System) -> PredictedImage:
     """From the arrival of a request to its image."""
-    by_layers = row.shared == "tp"
     pool = Pool(
-        row.model, machine, engine="diffusers", weights=row.weights, image_size=row.pixels, stack=row.stack or None,
-        tensor_parallel=row.devices if by_layers else 1, context_parallel=1 if by_layers else row.devices,
-        **{} if by_layers or row.devices == 1 else {"context_style": row.shared},
-    )  # fmt: skip
+        row.model, machine, engine="diffusers", weights=row.weights, image_size=row.pixels, stack=row.stack or None
+    )
+    if row.shared == "tp":
+        pool = replace(pool, tensor_parallel=row.devices)
+    elif row.shared:
+        pool = replace(pool, context_parallel=row.devices, context_style=row.shared)
     alone = RequestTable.of([0.0], [1], [row.steps])
     found = serve(Deployment((pool,), idle_ok=True), alone, interval=True)
-    return Found(row, found.metrics.distributions["e2e"].mean, found.intervals["e2e.mean"])
+    return PredictedImage(row, found.metrics.distributions["e2e"].mean, found.intervals["e2e.mean"])
 
 
-def _steps(row: Timed, machine: System) -> Found:
+def _steps(row: TimedImage, machine: System) -> PredictedImage:
     """So many forward passes of the denoiser."""
     stack = load(row.stack) if row.stack else None
     more = {} if stack is None else stack.model_options
     trace = triosim.model(row.model, precision=TYPES[row.weights], image_size=row.pixels, training=False, **more)
-    sharing = {} if row.devices == 1 else {"tp": row.devices}
-    placed = tuple(range(row.devices))
-    plan = triosim.Plan(dp=1, training=False, batch_size=1, stack=stack, placement=placed, **sharing)
+    tp = row.devices if row.shared == "tp" else 1
+    plan = triosim.Plan(dp=1, tp=tp, training=False, batch_size=1, stack=stack, placement=tuple(range(tp)))
     step = triosim.simulate(trace, machine, plan, fit=False)
     low, high = step.interval_s
-    return Found(row, row.steps * step.iteration_time_s, (row.steps * low, row.steps * high))
+    return PredictedImage(row, row.steps * step.iteration_time_s, (row.steps * low, row.steps * high))
 
 
-def line(name: str, found: list[Found]) -> str:
+def line(name: str, found: list[PredictedImage]) -> str:
     """The figures of some rows."""
     off = np.array([one.off for one in found])
     width = np.median([one.interval[1] / one.interval[0] for one in found])
@@ -98,7 +99,7 @@ def main() -> int:
     options = parser.parse_args()
     found = [predicted(row) for row in images.read(options.data)]
     print(f"{'source':24s}{'rows':>5s}{'mean %':>8s}{'median':>8s}{'bias':>8s}{'worst':>8s}{'holds':>7s}{'hi/lo':>7s}")
-    groups: dict[str, list[Found]] = {}
+    groups: dict[str, list[PredictedImage]] = {}
     for one in found:
         groups.setdefault(one.row.source, []).append(one)
     for name, some in groups.items():
@@ -106,8 +107,14 @@ def main() -> int:
         for one in some if options.rows else ():
             row = one.row
             where = f"{row.devices} x {row.device}" + (f" {row.shared}" if row.shared else "")
-            print(f"    {row.model:15s}{where:28s}{row.stack or 'eager':14s}{row.pixels:5d}{row.steps:3d} {row.what:6s}"
-                  f"{row.seconds:8.3f}{one.seconds:8.3f} s{100 * one.off:+7.1f} %{'' if one.holds else ' !'}")  # fmt: skip
+            ran = f"{row.stack or 'eager':14s}{row.pixels:5d}{row.steps:3d} {row.what:6s}"
+            off = f"{100 * one.off:+7.1f} %{'' if one.holds else ' !'}"
+            print(f"    {row.model:15s}{where:28s}{ran}{row.seconds:8.3f}{one.seconds:8.3f} s{off}")
+    for several in (False, True):
+        for stack in dict.fromkeys(one.row.stack for one in found):
+            some = [one for one in found if (one.row.devices > 1, one.row.stack) == (several, stack)]
+            if some:
+                print(line(f"{'several' if several else 'one'}, {stack or 'eager'}", some))
     print(line("all", found))
     command.write(options.json, {name: [one.off for one in some] for name, some in groups.items()})
     return 0
