@@ -129,7 +129,7 @@ def propagate_symbol(
     return PropagatedSymbol(segments, undecided)
 
 
-class _Columns(NamedTuple):
+class _WalkedColumns(NamedTuple):
     """What every walk through a trace reads, one entry a value or an operator.
 
     Attributes:
@@ -151,12 +151,12 @@ class _Columns(NamedTuple):
 
 
 @kept(2)
-def _columns(trace: Trace) -> _Columns:
+def _columns(trace: Trace) -> _WalkedColumns:
     values, operators = trace.values, trace.operators
     constant = np.isin(values.category, PERSISTENT)
     # parameters, their gradients and states never follow the batch
     follows_none = constant | (values.category == Category.GRADIENT) & (values.of >= 0)
-    return _Columns(
+    return _WalkedColumns(
         calls_of(trace), [tuple(s) for s in values.shape.lists()], values.storage.tolist(), operators.inputs.lists(),
         operators.outputs.lists(), operators.phase.tolist(), constant.tolist(), follows_none.tolist(),
     )  # fmt: skip
@@ -175,7 +175,7 @@ class _SymbolWalk:
         otherwise: value that is another view of its storage -> where else the symbol may be in it.
     """
 
-    def __init__(self, columns: _Columns, seeds: dict[int, Segment], extent: int, proportional: bool) -> None:
+    def __init__(self, columns: _WalkedColumns, seeds: dict[int, Segment], extent: int, proportional: bool) -> None:
         self.extent, self.proportional = extent, proportional
         self.calls, self.shapes, self.storage, self.inputs, self.outputs = columns[:5]
         self.phases, self.constant, self.follows_none = columns[5:]
