@@ -18,6 +18,7 @@ MODELS = {
     "llama, composed": ("llama-3-8b", {**TINY, "num_key_value_heads": 2}, {"norms": "composed"}),
     "llama, fused": ("llama-3-8b", {**TINY, "num_key_value_heads": 2}, {"fused": True}),
     "gpt": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128}, {}),
+    "qwen": ("qwen3-8b", {**TINY, "num_key_value_heads": 2, "head_dim": 16}, {"fused": True}),
     "bert": ("bert-base", {**TINY, "max_position_embeddings": 64}, {}),
 }
 
@@ -74,6 +75,21 @@ def test_a_composed_norm_is_one_kernel_that_reads_its_input_once() -> None:
     found = fused_kernels(trace)
     names = [[canonical(trace.operators.name[row])[0] for row in chain] for chain in _chains(found)]
     assert ["mul", "_to_copy", "mul"] in names  # by the root, back to 16 bits, by the weight
+
+
+def test_the_norm_of_queries_and_their_rotation_are_one_kernel() -> None:
+    """Halves are turned and put together again on the way, which is of fewer elements."""
+    layers = {"num_layers": 1, "num_single_layers": 1}
+    trace = triosim.model("flux.1-dev", training=False, configuration=layers, **load("torch-compile").model_options)
+    storage, operators = trace.values.storage, trace.operators
+    attentions = [row for row, name in enumerate(operators.name) if kind(name) == "attention"]
+    queries, keys = (int(storage[value]) for value in operators.inputs[attentions[-1]].tolist()[:2])
+    rotated = [
+        [canonical(operators.name[row])[0] for row in chain]
+        for chain in _chains(fused_kernels(trace))
+        if {queries, keys} & {int(storage[value]) for value in operators.outputs[chain[-1]]}
+    ]
+    assert rotated == 2 * [["rms_norm", "neg", "stack", "_to_copy", "mul", "_to_copy", "mul", "add", "_to_copy"]]
 
 
 @pytest.mark.parametrize("stack", ["torch-compile", "torchtitan-compile"])

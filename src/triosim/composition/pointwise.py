@@ -7,10 +7,13 @@ whole kernel, whose bytes are what the chain reads from outside and what others 
 and are not launched.
 
 A chain is of one pass, forward or backward, for these are compiled apart, and it ends where anything else reads what it
-makes.  Memory is that of the single operators.  What the passes hand to each other is what AOTAutograd's partitioner
-chooses, which makes cheap chains again and keeps what products read: stacks that compile name fused kernels, which keep
-just that (``tests/stacks/test_compiled_saves.py``).  What lives within a chain alone is not taken off: it is at no peak
-of the published rows of torchtitan, where the loss or the sums of gradients are.
+makes.  An operator over a part of what another makes (half of the features, turned by their positions) goes into its
+loop, since elementwise operators are written into whatever reads them.
+
+Memory is that of the single operators.  What the passes hand to each other is what AOTAutograd's partitioner chooses,
+which makes cheap chains again and keeps what products read: stacks that compile name fused kernels, which keep just
+that (``tests/stacks/test_compiled_saves.py``).  What lives within a chain alone is not taken off: it is at no peak of
+the published rows of torchtitan, where the loss or the sums of gradients are.
 """
 
 from __future__ import annotations
@@ -107,11 +110,13 @@ def _chains(trace: Trace) -> list[list[int]]:
         count = int(elements[outputs[row][0]]) if what else 0
         joined = _Chain(count)
         for chain in read.values():
-            alike = what == "cat" or (what and chain.elements == count)
+            # a loop over a part of what a chain makes computes that part again from what the chain reads
+            alike = what == "cat" or (what and chain.elements == count) or (what == "map" and count < chain.elements)
             norms = chain.normed and (joined.normed or what == "norm")
             if not alike or norms or len(joined.rows) + len(chain.rows) >= LONGEST:
                 end(chain)
                 continue
+            joined.elements = count if what == "cat" else max(joined.elements, chain.elements)
             joined.rows += chain.rows
             joined.made += chain.made
             joined.normed |= chain.normed
