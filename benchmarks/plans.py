@@ -2,6 +2,7 @@
 
     python benchmarks/plans.py                    GPT-3 175B on 1,024 A100: a sample of all valid plans, swept
     python benchmarks/plans.py --plans 0          all of them (long)
+    python benchmarks/plans.py --parts            the sample under a profiler: what it does how often, and how long
     python benchmarks/plans.py --stages           one prediction of each kind by stage, first and again
 
 The plans are all that can be formed over tensor, pipeline and data parallel sizes, micro-batch size, schedule (1F1B,
@@ -12,7 +13,9 @@ CPU seconds are those of this process: one core.
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
+import pstats
 import random
 import resource
 import subprocess
@@ -83,6 +86,7 @@ def main() -> None:
     parser.add_argument("--detail", choices=("summary", "all"), default="summary")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stages", action="store_true", help="one prediction of each kind by stage")
+    parser.add_argument("--parts", action="store_true", help="what the sweep does how often, and how long")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where reference data is")
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write what was measured to this file")
@@ -106,11 +110,15 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
         asked = [asked[i] for i in sorted(draw.sample(range(len(asked)), min(given.plans, len(asked))))]
     print(f"{len(asked):,} combinations, detail {given.detail}")
     began = time.process_time()
+    profile = cProfile.Profile(time.process_time)
+    if given.parts:
+        profile.enable()
     outcomes = []
     for one in sweep(trace, machine, asked, detail=given.detail, base=BASE):
         outcomes.append(one)
         if len(outcomes) % 10 == 0:
             print(f"  {len(outcomes):,} after {time.process_time() - began:.1f} CPU s", flush=True)
+    profile.disable()
     spent = time.process_time() - began
     valid = [one for one in outcomes if one.figures]
     fit = sum(one.fits for one in outcomes)
@@ -119,6 +127,8 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     print(f"{len(valid) / spent:.2f} plans per CPU second, peak {peak:.0f} MB")
     evaluated = [one for one in valid if one.figures and one.figures.way != "simulated"]
     print(f"{len(evaluated):,} of them outlined or evaluated, the others simulated")
+    if given.parts:
+        by_part(profile, len(valid))
     errors = []
     compared = draw.sample(valid, min(given.compared, len(valid)))
     for one in compared:
@@ -138,6 +148,40 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
         "evaluated": len(evaluated), "plans_per_cpu_s": len(valid) / spent, "compared": len(compared),
         "worst": worst, "errors": errors,
     }  # fmt: skip
+
+
+PARTS = (
+    ("all of it", "task.py", "outcome"),
+    ("outlined in blocks", "outline.py", "outline_in_blocks"),
+    ("  what plans share, looked up", "shared_step.py", "shared_step"),
+    ("    a short step divided and priced", "shared_step.py", "_priced_few"),
+    ("    a short step cut", "shared_step.py", "_shared"),
+    ("  chunks, looked up", "block_passes.py", "facts"),
+    ("    worked out", "block_passes.py", "_known"),
+    ("  passes, looked up", "block_passes.py", "summed"),
+    ("    written", "contracted_passes.py", "pass_of"),
+    ("  passes on the mesh of the plan", "block_passes.py", "bound"),
+    ("  ends of iterations", "block_outline.py", "_update"),
+    ("  memory", "block_outline.py", "reserved"),
+    ("    allocations, put in order", "chunk_memory.py", "_allocations"),
+    ("    allocator", "allocation_order.py", "reserved_bytes"),
+    ("  classes of transfers", "transfer_times.py", "transfer_classes"),
+    ("    worked out", "transfer_times.py", "_uses"),
+    ("  actions run", "contended.py", "contended_run"),
+    ("outlined from the whole step", "outline.py", "run"),
+    ("evaluated", "evaluate.py", "evaluate_plan"),
+)  # fmt: skip
+"""Parts of a sweep: where each is, those that are looked up together with what is worked out where nothing is known."""
+
+
+def by_part(profile: cProfile.Profile, plans: int) -> None:
+    """Print how often a plan does what, and how long that takes with all that it asks for."""
+    known = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    print(f"{'':36} {'calls':>9} {'per plan':>9} {'ms of a plan':>13}")
+    for words, file, name in PARTS:
+        rows = [row for (path, _, function), row in known.items() if (Path(path).name, function) == (file, name)]
+        calls, seconds = sum(row[1] for row in rows), sum(row[3] for row in rows)
+        print(f"{words:36} {calls:9,} {calls / plans:9.2f} {1e3 * seconds / plans:13.2f}")
 
 
 def by_stage(data: Path) -> dict[str, Any]:

@@ -74,6 +74,13 @@ def test_plans_may_be_endless_and_come_one_by_one(gpt2: triosim.Trace, server: t
     assert said[1].startswith("2 plans, 2 possible, best ")
 
 
+def test_outcomes_come_as_soon_as_all_before_them_are_there(gpt2: triosim.Trace, server: triosim.System) -> None:
+    made: list[PlanOutcome] = []
+    found = islice(triosim.sweep(gpt2, server, [{"tp": 2}] * 8, base=BASE, made=made.append), 5)
+    assert [one.number for one in found] == list(range(5))
+    assert len(made) == 5
+
+
 def test_all_detail_is_the_result_of_a_single_prediction(gpt2: triosim.Trace, server: triosim.System) -> None:
     (one,) = triosim.sweep(gpt2, server, [{"tp": 2}], detail="all", base=BASE)
     assert one.result == simulate(gpt2, server, Plan(tp=2, global_batch_size=8), fit=False).to_dict()

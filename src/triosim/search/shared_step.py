@@ -40,7 +40,7 @@ from triosim.trace.tables import Trace
 OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micro_batch_size",
               "batch_size", "global_batch_size", "zero")  # fmt: skip
 """Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
-KEPT_STEPS = 24
+KEPT_STEPS = 8
 """Steps of few blocks that are kept, and what plans share of them."""
 KEPT_STRUCTURES = 16
 """Structures of such steps of which is kept what does not depend on the samples of a micro-batch."""

@@ -24,12 +24,11 @@ from triosim.trace.tables import Trace
 
 Progress = Callable[[str], None]
 
-WINDOW = 4096
-"""Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
-first windows are smaller, so that something is there soon."""
+WINDOW = 16384
+"""Plans of a summary that are put in another order together, those next to each other that divide the step alike: what
+windows share is worked out again in each."""
 FIRST_WINDOW = 4
-GROWTH = 128
-"""How many times more plans the next window has: what windows share is worked out again in each."""
+"""Plans of the first window: something is there soon."""
 
 BATCHES = 4
 """Batches of a window for each worker: plans in one share caches, and none should wait long for the last."""
@@ -53,8 +52,8 @@ def sweep(
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given.
 
-    Plans of a summary are predicted in another order, those together that share most, and come 4, 512, 4,096, ... at a
-    time.
+    Plans of a summary are predicted in another order, those together that share most; each comes as soon as it and all
+    before it are there.
 
     Args:
         workload: one step on one device.
@@ -127,17 +126,21 @@ def _in_windows(
     workers: int,
     progress: _Progress,
 ) -> Iterator[PlanOutcome]:
-    """Outcomes in order, predicted window by window: within one those come together that share most."""
+    """Outcomes in order, predicted window by window: within one those are predicted together that share most."""
     size = min(FIRST_WINDOW * workers, window)
     while batch := list(islice(numbered, size)):
-        size = min(GROWTH * size, window)
+        size = window
+        next_, after = batch[0][0], batch[-1][0] + 1
         found = {number: progress.add(known[number], new=False) for number, _ in batch if number in known}
         new = [(task.sharing(plan), number, plan) for number, plan in batch if number not in known]
         ordered = [(number, plan) for _, number, plan in sorted(new, key=lambda one: one[:2])]
         most = 1 if workers == 1 else max(1, min(LARGEST_BATCH, len(ordered) // (BATCHES * workers)))
         for outcomes in predict([ordered[at : at + most] for at in range(0, len(ordered), most)]):
             found.update((outcome.number, progress.add(outcome)) for outcome in outcomes)
-        yield from (found[number] for number, _ in batch)
+            while next_ in found:
+                yield found.pop(next_)
+                next_ += 1
+        yield from (found[number] for number in range(next_, after))  # what was known
 
 
 def _spread(
