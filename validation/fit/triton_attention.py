@@ -50,7 +50,7 @@ def main() -> None:
 
 def _off(row: ServedRow, cost: float) -> dict[str, float]:
     """What a row's measurements are predicted off at a cost."""
-    with mock.patch.object(triton_attention, "cost", lambda: cost):
+    with mock.patch.object(triton_attention, "cost", return_value=cost):
         return {name: value / row.measured[name] - 1 for name, (value, _, _) in predicted(row).items()}
 
 

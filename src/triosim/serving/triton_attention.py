@@ -1,17 +1,17 @@
 """Attention with sinks in vLLM's Triton kernel, in one call for all prompts and decodes of a step.
 
-FlashAttention-2 knows no sinks, so that vLLM takes ``kernel_unified_attention_2d`` of its
-``v1/attention/ops/triton_unified_attention.py`` for such models on devices older than Hopper.  A program has ``ROWS``
-rows, the queries of heads that share keys, and goes along their keys ``KEYS`` at a time; programs share no keys, and the
-keys of a sequence are not split where the step holds a prompt::
+FlashAttention-2 knows no sinks, so that on devices older than Hopper vLLM takes ``kernel_unified_attention_2d`` of its
+``vllm/attention/ops/triton_unified_attention.py`` for such models.  A program has ``ROWS`` rows, the queries of heads
+that share keys, and goes along their keys ``KEYS`` at a time; programs share no keys, and the keys of a sequence are
+not split where the step holds a prompt::
 
     queries  = ROWS / heads that share keys, of a program
     steps    = sum over programs of seen keys / KEYS
     seconds  = launch + key heads * steps * cost * (4 ROWS KEYS head / peak)
 
-``launch`` is that of FlashAttention-2's call (``mixed_attention.json``).  So few rows keep the matrix units waiting for keys and for each row's maximum: ``cost`` is in units of a step at peak,
-the one constant of ``data/triton_attention.json`` (validation/fit/triton_attention.py).  Tiles that a window hides are
-not gone through.
+``launch`` is that of FlashAttention-2's call (``mixed_attention.json``).  So few rows keep the matrix units waiting for
+keys and for each row's maximum: ``cost`` is in units of a step at peak, the one constant of
+``data/triton_attention.json`` (validation/fit/triton_attention.py).  Tiles that a window hides are not gone through.
 """
 
 from __future__ import annotations
