@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -355,3 +357,31 @@ def test_a_file_says_what_serves(tmp_path: Path) -> None:
     file.write_text(FLEET)
     done = run("serve", file, "--tp", "2", "--device", "H100-SXM5-80GB", *TRAFFIC, code=2)
     assert "leave out --device, --tp" in done.stderr
+
+
+def test_layers_of_a_request_leave_in_order_and_those_that_queue_leave_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send, ended = LiveNetwork.send, LiveNetwork.ended
+    flowing, sent = Counter[Hashable](), 0
+
+    def sends(self: LiveNetwork, now: int, links: Sequence[int], latency: int, size: int, what: Hashable) -> bool:
+        nonlocal sent
+        flowing[what] += 1
+        sent += 1
+        assert flowing[what] == 1
+        return send(self, now, links, latency, size, what)
+
+    def ends(self: LiveNetwork, now: int) -> list[Hashable]:
+        found = ended(self, now)
+        flowing.subtract(found)
+        return found
+
+    monkeypatch.setattr(LiveNetwork, "send", sends)
+    monkeypatch.setattr(LiveNetwork, "ended", ends)
+    many = ("--arrivals", "burst:40", "--lengths", "prompt=fixed:900;output=fixed:20", "--requests", "40")
+    slow = (*H100, *SPLIT, "--link", "1GB/s", *many, "--interval", "off")
+    found = {how: json.loads(run(*slow, "--transfer", how, "--json", "-").stdout) for how in ("whole", "layers")}
+    assert 2 * 40 < sent < 40 * 32 / 4
+    assert found["layers"]["sent_bytes"] == found["whole"]["sent_bytes"] == 40 * 900 * 131072
+    assert found["layers"]["duration_s"] <= found["whole"]["duration_s"]

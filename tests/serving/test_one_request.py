@@ -16,7 +16,9 @@ from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.mixed_attention import work_of
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes, graph_size
+from triosim.serving.one_request import _prompts
 from triosim.serving.peer_all_reduce import constants
+from triosim.serving.policy import ENGINES
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import step_times
 from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, FRONT_S, HOST_SPREAD, StepHost, StepShape
@@ -92,6 +94,28 @@ def test_alone_under_traffic_it_takes_as_long(engine: tuple[str, ...]) -> None:
     served = json.loads(run(*words).stdout)["latency_s"]
     for name in ("ttft", "tpot", "e2e"):
         assert served[name]["mean"] == pytest.approx(one[f"{name}_s"], rel=2e-3)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sarathi", "sglang", "trtllm"])
+def test_a_prompt_is_cut_as_under_traffic(engine: str) -> None:
+    words = ("llama-3-8b", "--device", "A100", "--engine", engine, "--json", "-")
+    one = json.loads(run("infer", *words, "--prompt", "7000", "--output", "8").stdout)
+    traffic = ("--arrivals", "users:1", "--lengths", "prompt=fixed:7000;output=fixed:8", "--requests", "2")
+    served = json.loads(run("serve", *words, *traffic, "--prefix-caching", "off").stdout)["latency_s"]
+    assert one["ttft_s"] == pytest.approx(served["ttft"]["mean"], rel=2e-3)
+    assert sum(one["breakdown_s"]["prompt"].values()) == pytest.approx(one["ttft_s"], rel=1e-3)
+    low, high = one["interval"]["ttft_s"]
+    assert low < one["ttft_s"] < high
+
+
+def test_prompts_together_are_computed_one_after_another_and_none_is_lost() -> None:
+    for prompt, batch, context in ((7000, 1, 0), (300, 20, 50), (5000, 3, 100), (2048, 2, 0), (10, 8, 0)):
+        steps = _prompts(ENGINES.get("vllm")(), prompt, batch, context)
+        assert all(step.tokens <= 2048 and step.tokens == sum(tokens for tokens, _ in step.chunks) for step in steps)
+        assert sum(step.tokens for step in steps) == prompt * batch
+        assert sum(step.sampled for step in steps) == batch
+        assert sum(cached == context for step in steps for _, cached in step.chunks) == batch
+    assert len(_prompts(ENGINES.get("vllm-2023")(), 7000, 1, 0)) == 1
 
 
 def test_what_an_engine_leaves_between_steps_and_around_them_is_in_a_request() -> None:

@@ -109,6 +109,14 @@ def test_both_timelines_hold_the_same(tmp_path: Path) -> None:
     assert sorted(one["name"] for one in read.slices) == sorted(event["name"] for event in spans)
 
 
+def test_a_replica_that_never_began_has_an_empty_row(tmp_path: Path) -> None:
+    binary = tmp_path / "t.pftrace"
+    fleet = ("--replicas", "3", "--autoscale", "target=64,least=1")
+    run(*H100, *TIGHT, *fleet, "--timeline", binary, "--json", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["replicas"][2]["steps"] == 0
+    assert Decoded(binary).slices
+
+
 def test_steps_of_a_replica_that_fails_end_there(tmp_path: Path) -> None:
     chrome, out = tmp_path / "t.json", tmp_path / "r.json"
     fails = ("--replicas", "2", "--mtbf", "1s", "--repair", "1s", "--interval", "off")

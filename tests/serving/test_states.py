@@ -370,6 +370,8 @@ def test_the_command_predicts_one_request() -> None:
     assert sum(decode.values()) == pytest.approx(found["tpot_s"], rel=0.05)
     wide = run("infer", "mamba2-2.7b", "--device", "H100", "--prompt", "64", "--output", "4", "--state-cache", "fp32")
     assert "states 162 MiB" in wide.stdout
+    both = run("infer", "nemotron-h-8b", "--device", "H100", "--prompt", "512", "--output", "16", "--batch-size", "7")
+    assert max(map(len, both.stdout.splitlines())) <= 80
 
 
 def test_the_type_of_states_is_that_of_the_configuration_or_the_engine() -> None:

@@ -656,8 +656,8 @@ def splitwise(folder: Path) -> Figures:
                 continue
             prompt, output = int(row["prompt_size"]), int(row["token_size"])
             pool = Pool(
-                "llama-2-70b", machine, tensor_parallel=parallel, weights="fp16", kv_cache="fp16", host="large-model",
-                longest=prompt + output,
+                "llama-2-70b", machine, engine="vllm-2023", tensor_parallel=parallel, weights="fp16", kv_cache="fp16",
+                host="large-model", longest=prompt + output,
             )  # fmt: skip
             one = one_request(pool, prompt, output, idle_ok=True)
             assert one.tpot_s is not None

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from triosim.core.errors import InputError, printable
+from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
     from triosim.cli.arguments import InferOptions
@@ -33,9 +33,10 @@ def request(options: InferOptions) -> None:
     from triosim.cli.energy_options import limits, slowdown_of
     from triosim.cli.fields import given, named
     from triosim.cli.predict import named_system
-    from triosim.cli.streams import written
+    from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import text_output
     from triosim.core.units import parse_latency
+    from triosim.report.table import paragraph
     from triosim.serving.model import default_weights
     from triosim.serving.one_request import least_energy_request, one_request
     from triosim.serving.pim import ATTENTION
@@ -90,8 +91,9 @@ def request(options: InferOptions) -> None:
             json.dump(found.table(), file, indent=1, allow_nan=False)
             file.write("\n")
     if wants_summary(options.json):
+        console = rich_console()
         for line in summary(found):
-            print(printable(line))
+            paragraph(console, line, indent=9)
         if tried is not None:
             _show_clocks(tried)
     say(written("result", options.json), options.json)

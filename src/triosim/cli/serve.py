@@ -103,6 +103,7 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
     from triosim.cli.streams import rich_console, written
     from triosim.core.units import format_time
     from triosim.report.serving import summary
+    from triosim.report.table import paragraph
     from triosim.serving.fleet_search import highest_rate
 
     if options.find == "clock":
@@ -119,16 +120,19 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
             f"{found.rate:.4g} requests/s is the highest rate that keeps them" if found.rate else "no rate keeps them"
         )
         shown = "" if found.rate else "; this is the lowest that was tried"
-        print(f"goals           {', '.join(map(str, goals))}: {words}{shown}")
+        console = rich_console()
+        paragraph(console, f"{'goals':16}{', '.join(map(str, goals))}: {words}{shown}", indent=16)
         if found.rate and not found.lasting:
             talks = int((table.follows < 0).sum())
             all_ = f"{talks:,} conversations" if talks < len(table) else f"{talks:,} requests"
-            print(
-                f"                but all {all_} are there after {format_time(found.arriving_s)}, and "
-                "most of the run\n                comes after: give more --requests for a rate that lasts"
+            paragraph(
+                console,
+                f"{'':16}but all {all_} are there after {format_time(found.arriving_s)}, and most of the run comes "
+                "after: give more --requests for a rate that lasts",
+                indent=16,
             )
-        print()
-        summary(found.result, rich_console())
+        console.print()
+        summary(found.result, console)
     say(written("result", options.json), options.json)
 
 

@@ -148,7 +148,10 @@ def note(name: int, kind: int, values: NDArray[np.integer], where: NDArray[np.bo
 
 
 def counter(time: NDArray[np.float64], values: NDArray[np.int64] | NDArray[np.float64]) -> bytes:
-    """A track's values, each from a time (s) on, ascending; what stays as it is needs no event."""
+    """A track's values, each from a time (s) on, ascending; what stays as it is needs no event, and none a
+    track without values."""
+    if not len(time):
+        return b""
     when = (picoseconds(time, "a time of the timeline", MOST_SUM) + 500) // 1000
     last = np.append(when[1:] != when[:-1], True)  # of several changes at one instant the last holds
     when, values = when[last], values[last]

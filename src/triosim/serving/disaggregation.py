@@ -3,8 +3,8 @@
 A prompt is computed by a replica that prefills, which also gives the first token.  Its KV cache goes over the network
 to a replica that decodes, as soon as that has blocks for it; until it is there the first replica keeps its blocks.  It
 is sent whole when the prompt is computed, or layer by layer: each layer of a chunk when it is computed, evenly over the
-step.  What the other has in its cache is not sent.  A request that is evicted while it decodes computes everything
-again where it is.
+step, and those before it have come.  What the other has in its cache is not sent.  A request that is evicted while it
+decodes computes everything again where it is.
 
 Which replica decodes is chosen when there is first something to send (prefill first), or when the request arrives,
 before it is chosen who prefills (decode first).
@@ -115,6 +115,7 @@ class _PendingTransfer:
         begun: tokens whose layers are, or will be, on their way.
         waiting: (first token, last token, first layer, last layer) that are computed, and cannot be sent yet.
         under_way: layers to come and flows that have not ended.
+        flowing: of these, flows.
     """
 
     request: Request
@@ -127,6 +128,7 @@ class _PendingTransfer:
     begun: int = 0
     waiting: list[tuple[int, int, int, int]] = field(default_factory=list)
     under_way: int = 0
+    flowing: int = 0
 
 
 class KVCacheTransfer:
@@ -257,6 +259,8 @@ class KVCacheTransfer:
             for sent in self.network.ended(now):
                 sending = self._sending[cast(int, sent)]
                 sending.under_way -= 1
+                sending.flowing -= 1
+                self._send(sending, now)
                 self._arrived(sending, now)
 
     def pump(self, target: Replica, now: int) -> None:
@@ -303,9 +307,10 @@ class KVCacheTransfer:
             sending.begun = known
 
     def _send(self, sending: _PendingTransfer, now: int) -> None:
-        """Send what is computed, to where blocks are held for it."""
+        """Send what is computed, to where blocks are held for it; what a request has on the links already goes first,
+        so that layers leave in order, and those that queue meanwhile leave together."""
         target = sending.target
-        if target is None or not sending.waiting:
+        if target is None or not sending.waiting or sending.flowing:
             return
         pieces, sending.waiting = sending.waiting, []
         for share, links, latency in self._ways(sending.source, target):
@@ -317,7 +322,8 @@ class KVCacheTransfer:
             size = round(tokens * share.bytes)
             if size and self.network is not None:
                 self.bytes += size
-                sending.under_way += self.network.send(now, links, latency, size, sending.request.row)
+                sending.flowing += self.network.send(now, links, latency, size, sending.request.row)
+        sending.under_way += sending.flowing
 
     def _arrived(self, sending: _PendingTransfer, now: int) -> None:
         """If everything is there, the request goes on."""

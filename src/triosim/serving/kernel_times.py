@@ -33,7 +33,7 @@ from triosim.kernels.work.attention import attention
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import CODE, Stream
-from triosim.serving import mixed_attention, state_kernels
+from triosim.serving import mixed_attention, state_kernels, triton_attention
 from triosim.serving.expert_ranks import TOGETHER, ExpertRanks
 from triosim.serving.mixed_attention import MixedDevice
 from triosim.serving.model import (
@@ -137,6 +137,7 @@ class ServingKernels:
         fused_casts: kernels that write 8 bits for a product of 8 bits after them, as of a policy.
         joins_shared: whether a shared expert is one more of the routed ones, as of a policy.
         tuned_tiles: whose tables of tiles it has for products of experts, as of a policy.
+        sinks_by_triton: whether attention with sinks has a kernel of its own, as of a policy.
     """
 
     model: ServedModel
@@ -153,6 +154,7 @@ class ServingKernels:
     fused_casts: frozenset[str] = frozenset()
     joins_shared: bool = False
     tuned_tiles: str = ""
+    sinks_by_triton: bool = False
 
     @cached_property
     def halves(self) -> str:
@@ -564,7 +566,21 @@ class ServingKernels:
             total += _launched_once(each, float(self._states(self._scanned, np.ones(1), none)[0]))
         return total
 
+    @cached_property
+    def _sinks_factors(self) -> dict[Attention, float]:
+        """Of the kinds of attention that Triton's kernel for sinks serves: by what it is slower than at the full clock,
+        and off."""
+        if not (self.sinks_by_triton and triton_attention.runs_on(self.device)):
+            return {}
+        own = [one.attention for one in self.model.kinds if isinstance(one.attention, ServedHeads)]
+        slower = 1.0 if self.held is None else 1 / self.held.prompts
+        return {one: slower * self._one_call_of(one)[1] for one in own if one.sinks}
+
     def _together(self, own: Attention, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
+        if chunks and isinstance(own, ServedHeads) and (factor := self._sinks_factors.get(own)) is not None:
+            heads, kv_heads = self._heads(own)
+            found = triton_attention.steps(chunks, decodes, context, heads / kv_heads, own.window)
+            return factor * triton_attention.seconds(self.device, self.halves, kv_heads, own.head, found)
         if self.one_call and chunks and own in self._one_calls:
             on, factor = self._one_calls[own]
             work = mixed_attention.work_of(chunks, decodes, context)

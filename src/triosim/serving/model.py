@@ -125,6 +125,7 @@ class ServedHeads:
         window: positions that a token sees at most, its own among them; 0 for all.
         normed: whether queries and keys are normed head by head.
         gated: whether the product that makes queries makes gates of the results, too.
+        sinks: whether each head's softmax has one more score.
     """
 
     heads: int
@@ -133,6 +134,7 @@ class ServedHeads:
     window: int = 0
     normed: bool = False
     gated: bool = False
+    sinks: bool = False
 
     def parameters(self, width: int) -> int:
         """Of its products, on a residual stream of so many elements."""
@@ -497,7 +499,7 @@ def _attention(name: str, family: Any, own: Any) -> ServedHeads | ServedLatent:
         normed = own.norm is not None or getattr(own, "normed", False)
         window = window if 0 < window < family.longest else 0
         gated = isinstance(own, (GatedAttention, OutputGatedAttention))
-        return ServedHeads(own.heads, own.groups, own.size, window, normed, gated)
+        return ServedHeads(own.heads, own.groups, own.size, window, normed, gated, own.sinks)
     if isinstance(own, SelfAttention):
         raise _not_served(name, family, "has attention with biases by distance")
     raise _not_served(name, family, "has layers of their own form in place of attention")

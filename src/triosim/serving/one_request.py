@@ -1,7 +1,7 @@
 """One request, or a batch of equal ones, alone on a replica: TTFT, TPOT, where the time goes, and memory.
 
-The prompt is one step, and every output token but the first another; each is priced by the length that the cache has
-then.
+The prompt is one step, or as many as the engine cuts it into, and every output token but the first another; each is
+priced by the length that the cache has then.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.hardware.describe import costed
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
 from triosim.serving.kernel_times import each_moved, intervals
+from triosim.serving.kv_cache import KVCache
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
-from triosim.serving.policy import engine_on
+from triosim.serving.policy import Policy, engine_on
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked, refuse_idle
 from triosim.serving.pool_times import device_of, front_seconds, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
+from triosim.serving.requests import Request
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import StepShape
 
 SCHEMA = "triosim/request/1"
+_LARGE = 1 << 60
+"""Blocks, and tokens, of which no request needs as many."""
 
 
 @dataclass(frozen=True)
@@ -131,33 +135,37 @@ def one_request(
             f"{whole} tokens of context, prompt and output are more than the {longest} that {own.model} was made for: "
             "give fewer"
         )
-    host = engine_on(device_of(own, own.first), own.engine, own.engine_options).host()
+    policy = engine_on(device_of(own, own.first), own.engine, own.engine_options)
+    host = policy.host()
     times = step_times(own, model, host=host)
-    first = StepShape(batch * prompt, ((prompt, context),) * batch, 0, 0, batch)
+    prompts = _prompts(policy, prompt, batch, context)
     steps = [
-        first,
+        *prompts,
         *(StepShape(batch, (), batch, batch * known, batch) for known in range(context + prompt + 1, whole)),
     ]
-    front, (prompt_s, *decodes) = front_seconds(own), [_seconds(times, step) for step in steps]
-    ttft = front + prompt_s
+    front, each, last = front_seconds(own), [_seconds(times, step) for step in steps], len(prompts)
+    decodes = each[last:]
+    ttft = front + sum(each[:last])
     figures = _figures(ttft, decodes)
     moved = []
     for errors in each_moved(own.size) if bounded else ():
         others = step_times(own, model, moved=errors, host=host)
-        first_s, *others_s = [_seconds(others, step) for step in steps]
-        moved.append(_figures(front_seconds(own, errors.host) + first_s, others_s))
+        others_s = [_seconds(others, step) for step in steps]
+        moved.append(_figures(front_seconds(own, errors.host) + sum(others_s[:last]), others_s[last:]))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
-    breakdown = {"prompt": _breakdown(times, first) | {"front": front}}
+    parts = [_breakdown(times, step) for step in prompts]
+    breakdown = {"prompt": {name: sum(part[name] for part in parts) for name in parts[0]} | {"front": front}}
     if decodes:
         breakdown["decode"] = _breakdown(times, middle) | {"front": 0.0}
     kept = memory(
         model, own.system.model(0), precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=1,
-        tokens=max(batch * prompt, 1), sequences=batch, tensor_parallel=own.tensor_parallel, stages=own.stages,
+        tokens=max(step.tokens for step in prompts), sequences=batch, tensor_parallel=own.tensor_parallel,
+        stages=own.stages,
         utilisation=UTILISATION if own.utilisation is None else own.utilisation,
     )  # fmt: skip
     held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
     states = batch * model.state_bytes(state_type(own, model) or "bfloat16", own.tensor_parallel)
-    priced = list(zip(steps, (prompt_s, *decodes), strict=True))
+    priced = list(zip(steps, each, strict=True))
     energy = request_energy(times.kernels, priced, own.stages, batch * output)
     pim = None
     if isinstance(times.kernels, PimKernels) and decodes:
@@ -166,6 +174,31 @@ def one_request(
         own, prompt, output, batch, context, ttft, figures.get("tpot_s"), figures["e2e_s"], breakdown, held, kept, pim,
         energy, states, intervals(figures, moved) if bounded else {},
     )  # fmt: skip
+
+
+def _prompts(policy: Policy, prompt: int, batch: int, context: int) -> list[StepShape]:
+    """Steps in which an engine computes the prompts: one, or where its steps are smaller and it cuts prompts, as many
+    as that takes, one prompt after another."""
+    if (most := policy.max_tokens) is None or batch * prompt <= most or not _cuts(policy, most):
+        return [StepShape(batch * prompt, ((prompt, context),) * batch, 0, 0, batch)]
+    steps, done = [], 0
+    while done < batch * prompt:
+        step, chunks, sampled = min(most, batch * prompt - done), list[tuple[int, int]](), 0
+        end = done + step
+        while done < end:
+            computed = done % prompt
+            tokens = min(prompt - computed, end - done)
+            chunks.append((tokens, context + computed))
+            sampled += computed + tokens == prompt
+            done += tokens
+        steps.append(StepShape(step, tuple(chunks), 0, 0, sampled))
+    return steps
+
+
+def _cuts(policy: Policy, most: int) -> bool:
+    """Whether it takes prompts that are longer than a step."""
+    policy.attach(KVCache(_LARGE, policy.block_tokens), _LARGE)
+    return not policy.room(Request(0, 0, 0, most + 1, 1))
 
 
 def _figures(ttft_s: float, decodes: Sequence[float]) -> dict[str, float]:
@@ -235,7 +268,7 @@ def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
         found["all_reduce"] = kernels.reduces * layers * float(times.communication.all_reduce(size)[0])
         found["send"] = (times.stages - 1) * times.communication.send(2.0 * step.tokens * kernels.model.width)
     found["embedding"] = float(kernels.embedding(tokens)[0])
-    found["sampling"] = float(kernels.sampling([step.sampled])[0])
+    found["sampling"] = float(kernels.sampling([step.sampled])[0]) if step.sampled else 0.0
     device = round(sum(found.values()) * PICOSECONDS_PER_SECOND / times.stages)
     beyond = times.with_host(device, step.decodes + len(step.chunks), bool(step.chunks)) - device
     found["host"] = times.stages * beyond / PICOSECONDS_PER_SECOND

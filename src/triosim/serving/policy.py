@@ -88,6 +88,8 @@ class Policy(ABC):
             (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
         tuned_tiles: whose tables of tiles for products of experts it has
             (:func:`triosim.kernels.physical.tuned_tiles.tuned`); ``""``: none.
+        sinks_by_triton: whether a kernel of Triton's serves attention with sinks where FlashAttention-2 runs, which
+            knows none (:mod:`triosim.serving.triton_attention`).
         step_host: what its host does for each step.
         front_s: seconds from when a client asks until the engine knows of it, and back with the first token: HTTP,
             tokenizer, messages between processes.
@@ -128,6 +130,7 @@ class Policy(ABC):
     fused_casts: ClassVar[frozenset[str]] = frozenset()
     joins_shared: ClassVar[bool] = False
     tuned_tiles: ClassVar[str] = ""
+    sinks_by_triton: ClassVar[bool] = False
     all_reduce: ClassVar[str] = ""
     step_host: ClassVar[StepHost] = NO_HOST
     overlaps: ClassVar[bool] = False

@@ -50,13 +50,13 @@ class Vllm(Policy):
     swaps: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "custom"
     tuned_tiles: ClassVar[str] = "vllm"
+    sinks_by_triton: ClassVar[bool] = True
     keeps_states: ClassVar[str] = "blocks"
     fused_casts: ClassVar[frozenset[str]] = frozenset({"norm", "activation"})
     overlaps: ClassVar[bool] = True
     front_s: ClassVar[float] = FRONT_S
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
-        """As of any policy."""
         super().attach(cache, longest, stages)
         self.by_priority, self.ahead = self.priority, self.ahead and self.async_scheduling
 
