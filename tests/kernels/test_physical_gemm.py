@@ -80,7 +80,13 @@ def test_a_cycle_of_tf32_draws_what_one_of_16_bits_does():
 
 def test_cards_for_playing_run_above_the_clock_of_their_datasheet():
     c = load().constants["tensor"]
-    for name, above in (("RTX-3090", True), ("RTX-5090", True), ("A10G", False), ("L40", False), ("RTX-6000-Ada", False)):
+    for name, above in (
+        ("RTX-3090", True),
+        ("RTX-5090", True),
+        ("A10G", False),
+        ("L40", False),
+        ("RTX-6000-Ada", False),
+    ):
         factor = physical.headroom(silicon(catalog.accelerator(name), "bfloat16"), c, 2048.0)
         assert factor == (c.boost if above else 1.0), name
     assert 1.0 < c.boost < 1.2

@@ -42,8 +42,7 @@ def card(name: str) -> Accelerator:
         return catalog.accelerator(name)
     like, units, clock, tdp, bandwidth, cache = CARDS[name]
     other = catalog.accelerator(like)
-    assert other.compute_units and other.clock_hz
-    part = units * clock / (other.compute_units * other.clock_hz)
+    part = units * clock / ((other.compute_units or 0) * (other.clock_hz or 0.0))
     return replace(
         other, name=name, compute_units=units, clock_hz=clock, tdp_w=tdp, memory_bandwidth=bandwidth,
         cache_bytes=cache << 20, peak_flops={dtype: part * peak for dtype, peak in other.peak_flops.items()},

@@ -367,7 +367,8 @@ def judge(phase: str, cls: Phase) -> dict[str, Any]:
         print(f"    {family:8s} {name:16s} MAPE {mape(out):5.1f} %, 90 % of errors within {spreads[family, name]:.2f}, "
               f"covered by the others' widest ({max(others):.2f}) {coverage(out, max(others)):.0f} %")  # fmt: skip
     return {
-        "constants": {family: asdict(c) for family, c in found.items()}, "spread": {"seen": seen, "between": other, "unseen": unseen},
+        "constants": {family: asdict(c) for family, c in found.items()},
+        "spread": {"seen": seen, "between": other, "unseen": unseen},
         "devices": fitted, "mape": {f"{f} {d}": round(mape(e), 1) for (f, d), e in errors.items()},
         "dropped": dict(dropped), "rows": len(measured),
     }  # fmt: skip
