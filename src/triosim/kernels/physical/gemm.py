@@ -24,13 +24,13 @@ fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what
 
 Vector units (``scales`` 0) keep their voltage: T4, which runs at half of its clock, is at its lowest.  The energy of an
 operation falls with the process and with the operations that a unit does in a cycle, since a wider matrix unit uses an
-operand more often and the lanes of a unit share the rest of it, and rises with the clock: ``joule (nm / 7)^process (flop
-per cycle and unit / reference)^-width (clock / 1.41 GHz)^growth``; a cycle of elements of 32 bits on matrix units (TF32)
-draws what one of 16 bits does, for half of the FLOP.  Generations of matrix units (:func:`generation_of`) have factors
-on some constants, drawn towards 1; one that was not measured has none.  A call repeated on the same operands finds them
-in a cache that holds them; one of two partitions holds copies, so that half is left (NVIDIA, A100 whitepaper, "L2
-cache").  Vector units read operands from a memory of the compute unit that is as wide for 128 lanes as for 64: what a
-tile needs to be efficient grows with the lanes to the power ``banks``.
+operand more often and the lanes of a unit share the rest of it, and rises with the clock: ``joule (nm / 7)^process
+(flop per cycle and unit / reference)^-width (clock / 1.41 GHz)^growth``; a cycle of elements of 32 bits on matrix units
+(TF32) draws what one of 16 bits does, for half of the FLOP.  Generations of matrix units (:func:`generation_of`) have
+factors on some constants, drawn towards 1; one that was not measured has none.  A call repeated on the same operands
+finds them in a cache that holds them; one of two partitions holds copies, so that half is left (NVIDIA, A100
+whitepaper, "L2 cache").  Vector units read operands from a memory of the compute unit that is as wide for 128 lanes as
+for 64: what a tile needs to be efficient grows with the lanes to the power ``banks``.
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
