@@ -59,7 +59,9 @@ Without = str | frozenset[str] | None
 
 def names(without: Without) -> frozenset[str]:
     """The devices that are left out."""
-    return without if isinstance(without, frozenset) else frozenset({without} - {None})
+    if isinstance(without, frozenset):
+        return without
+    return frozenset() if without is None else frozenset({without})
 
 
 @dataclass(frozen=True)
@@ -400,6 +402,15 @@ def lanes(constants: GemmConstants, without: frozenset[str]) -> float:
     return min((float(width) for width in LANES), key=off)
 
 
+def between() -> float:
+    """90 % of what cards differ by in float32: of the medians of published squares, each card left out in turn."""
+    own, medians = load().constants["simt"], []
+    for device, work, seconds in squares.read("float32").by_device():
+        constants = {"simt": replace(own, width=lanes(simt(list(DEVICES.values())), frozenset({device.name})))}
+        medians.append(float(np.median(np.log(in_a_burst(work, device, constants) / seconds))))
+    return quantile(np.array(medians))
+
+
 def boost() -> float:
     """Clock over the datasheet's of cards for playing: the median over those of :mod:`validation.data.squares`.
 
@@ -621,6 +632,9 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
             wider = spreads(list(judged["narrow"].values()), True)
             unseen = {name: max(value, wider[name]) for name, value in unseen.items()}
         seen = spreads(ones, False)
+        if engine == "simt":  # four devices, one of them odd; what a new one differs by is known from more
+            name = Limit.COMPUTE.name.lower()
+            unseen[name] = min(unseen[name], math.hypot(seen[name], between()))
         spread[engine] = {
             "seen": {name: _round(min(value, unseen[name])) for name, value in seen.items()},
             "unseen": {name: _round(value) for name, value in unseen.items()},
