@@ -68,6 +68,39 @@ def test_large_products_run_at_what_power_allows():
     assert sustained(replace(chip, tdp=2 * chip.tdp), c, 2048.0) > cap
 
 
+def test_a_cycle_of_tf32_draws_what_one_of_16_bits_does():
+    """L4 reaches 25.7 TFLOP/s in TF32 and 59.4 in bfloat16 (zzc0721/torch-performance-test-data, issue 120)."""
+    l4, c = catalog.accelerator("L4"), load().constants["tensor"]
+    wide, half = silicon(l4, "tfloat32"), silicon(l4, "bfloat16")
+    assert physical.joules(wide, c, 2048.0) == pytest.approx(2 * physical.joules(half, c, 2048.0), rel=0.01)
+    assert not physical.halved(wide, 2048.0), "its units are whole"
+    assert big("tfloat32", l4) == pytest.approx(big("bfloat16", l4) / 2, rel=0.1)
+    assert physical.halved(silicon(catalog.accelerator("RTX-4090"), "tfloat32"), 2048.0)
+
+
+def test_cards_for_playing_run_above_the_clock_of_their_datasheet():
+    c = load().constants["tensor"]
+    for name, above in (
+        ("RTX-3090", True),
+        ("RTX-5090", True),
+        ("A10G", False),
+        ("L40", False),
+        ("RTX-6000-Ada", False),
+    ):
+        factor = physical.headroom(silicon(catalog.accelerator(name), "bfloat16"), c, 2048.0)
+        assert factor == (c.boost if above else 1.0), name
+    assert 1.0 < c.boost < 1.2
+
+
+def test_vector_units_of_more_lanes_draw_less_for_an_operation():
+    """An A40 multiplies float32 at 23.7 TFLOP/s (issue 185 of the same), an H100 PCIe at 37.8 (issue 112)."""
+    c = load().constants["simt"]
+    chip = silicon(catalog.accelerator("A40"), "float32")
+    assert physical.joules(chip, c, 128.0) < physical.joules(replace(chip, units=2 * chip.units), c, 128.0)
+    assert big("float32", catalog.accelerator("A40")) == pytest.approx(23.7e12, rel=0.1)
+    assert big("float32", catalog.accelerator("H100-PCIe-80GB")) == pytest.approx(37.8e12, rel=0.1)
+
+
 def test_batches_whose_rows_are_not_aligned_run_on_the_vector_units():
     """Heads of 108 take an A100's matrix units away; 104 and 112 do not, nor does a single product."""
     a100 = catalog.accelerator("A100")
@@ -319,9 +352,9 @@ def test_the_script_finds_the_constants_of_vector_units_again():
     from validation.fit import physical_gemm as fitting
 
     rows = fitting.join(*(fitting.even(fitting.isolated(operator)) for operator in ("linear", "bmm")))
-    prior = fitting.simt(np.unique(rows.device).tolist())
+    prior = fitting.vector(np.unique(rows.device).tolist())
     found = fitting.fit_constants(rows, prior, fitting.FREE["simt"], fitting.SIMT_WIDTH)
-    shipped = load().constants["simt"]
+    shipped = replace(load().constants["simt"], boost=1.0)
     for name in fitting.MEANING:
         assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
     assert (found.menus, found.menus_batched, found.families) == (
@@ -338,7 +371,7 @@ def test_float32_on_a_device_left_out(device, worst):
 
     rows = fitting.join(*(fitting.even(fitting.isolated(operator), 200) for operator in ("linear", "bmm")))
     others, left = rows.without(device), rows.by_device()[device]
-    prior = fitting.simt(np.unique(others.device).tolist())
+    prior = fitting.vector(np.unique(others.device).tolist(), device)
     found = fitting.fit_constants(others, prior, fitting.FREE["simt"], fitting.SIMT_WIDTH)
     assert fitting.mape(fitting.errors(left, found)) < worst
 

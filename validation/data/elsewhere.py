@@ -11,7 +11,8 @@ written.  Sources:
 * ``xzwgit gpu-flops-bench``: github.com/xzwgit/gpu-flops-bench, README: cuBLASLt, the best size of a type, which is
   not told (8,192 here).
 * ``zzc0721 database``: github.com/zzc0721/torch-performance-test-data, database.md: ``torch.mm``, the best of squares
-  of 1,024 to 10,240 (8,192 here).  Other cards of that page chose the ratios of emulated types.
+  of 1,024 to 10,240 (8,192 here).  Other cards of that page chose the ratios of emulated types, and others
+  (``squares.csv``) two constants of products.
 * ``GB200 cuBLAS``: a public study of bf16 kernels on GB200 ("Level 9: Matching DeepGEMM Architecture"), column cuBLAS.
 * ``aiconfigurator vLLM 0.20``: github.com/ai-dynamo/aiconfigurator, campaign_checkpoints (Apache-2.0): FlashInfer with
   TensorRT-LLM's kernels on Blackwell, FlashAttention-3 on H200.  Prefill of A100 and H200 is left out: rows are
@@ -19,6 +20,14 @@ written.  Sources:
 * ``tvm flash_perf``: github.com/apache/tvm, tl_doc/flash_perf.md: FlashAttention-2, 2,048 positions; batch and heads
   are not told (64 x 16 here, which fill the device).
 * ``gau-nernst learn-cuda``: github.com/gau-nernst/learn-cuda, attention: ``F.sdpa`` by FlashAttention, at 400 W.
+* ``zzc0721 issues``: the issues of the same, by size: 77 to 79, 96, 115, 120, 124, 126, 140, 161, 181, 185 and 200.
+* ``pranjalssh fast.cu``, ``siboehm SGEMM_CUDA``, ``aredden hgemm`` (torch-cublas-hgemm): READMEs of these repositories,
+  what is theirs to compare with: cuBLAS.  ``gau-nernst learn-cuda`` has products too: 02_matmul_sm80, 02_matmul_sm120
+  (5090 at 400 W) and 02_matmul_sm100.
+* ``chsasank device-benchmarks``: issue 16, float32.
+* ``DeepGEMM PR 73``: github.com/deepseek-ai/DeepGEMM, its larger tiles, in blocks of 8 bits.
+* ``liangan1 GPU_travel``: github.com/liangan1/GPU_travel, performance/flash-attn: FlashAttention-2; which A100 is not
+  told (the SXM of 80 GB here).
 * ``BabelStream``: copies and triads in float64 as printed in public logs and guides.  That of MI300X chose what MI300's
   memory delivers, beside that of V100.
 """

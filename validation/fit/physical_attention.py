@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -269,6 +270,28 @@ def left_out(measured: Measured, cls: Phase) -> NDArray[np.float64]:
     return errors
 
 
+def between(measured: Measured, cls: Phase, errors: NDArray[np.float64]) -> float | None:
+    """Half-width of 90 % of what kernels of one family differ by from device to device, beside what shapes differ by.
+
+    The errors on devices that were left out hold both, those on shapes that were left out of the device's own only the
+    second; the two are taken to be independent.  None where the family was measured on one device.
+
+    Args:
+        measured: rows of the family.
+        cls: the phase.
+        errors: of :func:`left_out`.
+    """
+    names = np.unique(measured.device)
+    if len(names) < 2:
+        return None
+    squares = []
+    for name in names:
+        at = np.flatnonzero(measured.device == name)
+        own = quantile(left_out(measured.take(at), cls))
+        squares.append(quantile(errors[at]) ** 2 - own**2)
+    return math.sqrt(max(float(np.mean(squares)), 0.0))
+
+
 NEAR = (128, 2048)
 """Batch and context up to which extrapolated decoding is fitted."""
 
@@ -313,11 +336,13 @@ def judge(phase: str, cls: Phase) -> dict[str, Any]:
     found: dict[str, Any] = {}
     errors: dict[tuple[str, str], NDArray] = {}
     fitted: dict[str, list[str]] = {}
+    apart: list[float | None] = []
     for code in np.unique(measured.work.family):
         rows = measured.take(np.flatnonzero(measured.work.family == code))
         family = FAMILIES[code]
         found[family] = fit(rows, cls)
         out = left_out(rows, cls)
+        apart.append(between(rows, cls, out))
         how = "GPU left out" if len(np.unique(rows.device)) > 1 else "shapes left out"
         fitted[family] = np.unique(rows.device).tolist()
         for name in fitted[family]:
@@ -334,13 +359,16 @@ def judge(phase: str, cls: Phase) -> dict[str, Any]:
     spreads = {key: quantile(out) for key, out in errors.items()}
     fallback = [across(measured, found["flash2"], family) for family in fitted if family in model.NEWER]
     seen = quantile(np.concatenate(list(errors.values())))
-    unseen = max([*spreads.values(), *fallback])
+    other = max([one for one in apart if one is not None], default=0.0)
+    print(f"    from device to device {other:.2f} beside {seen:.2f}")
+    unseen = max([*spreads.values(), *fallback, math.hypot(seen, other)])
     for (family, name), out in errors.items():
         others = [s for (_, other), s in spreads.items() if other != name] or [unseen]
         print(f"    {family:8s} {name:16s} MAPE {mape(out):5.1f} %, 90 % of errors within {spreads[family, name]:.2f}, "
               f"covered by the others' widest ({max(others):.2f}) {coverage(out, max(others)):.0f} %")  # fmt: skip
     return {
-        "constants": {family: asdict(c) for family, c in found.items()}, "spread": {"seen": seen, "unseen": unseen},
+        "constants": {family: asdict(c) for family, c in found.items()},
+        "spread": {"seen": seen, "between": other, "unseen": unseen},
         "devices": fitted, "mape": {f"{f} {d}": round(mape(e), 1) for (f, d), e in errors.items()},
         "dropped": dict(dropped), "rows": len(measured),
     }  # fmt: skip

@@ -109,7 +109,7 @@ def _gemm_constants(vector: bool, without: frozenset[str]) -> dict[str, Any]:
     for name, rows in shrunk.items():
         rows = rows.take(np.flatnonzero(~np.isin(rows.device, list(without))))
         shrunk[name] = rows if (name == "simt") == vector or not len(rows) else rows.take(few)
-    found: dict[str, Any] = fit_physical_gemm.fit(fit_physical_gemm.Data(**shrunk), None)
+    found: dict[str, Any] = fit_physical_gemm.fit(fit_physical_gemm.Data(**shrunk), without)
     return found
 
 

@@ -185,9 +185,10 @@ def most(device: Accelerator, dtype: str) -> float:
     how = multiplication(device, dtype)
     if device.kind not in GPUS or device.design is not None or how.unit != "tensor" or how.rate != 1:
         return peak
-    found = 0.0
+    found, chip = 0.0, gemm.silicon(device, how.dtype)
     for engine in gemm.engines(device, how.dtype):
         reached, full = gemm.most(device, how.dtype, engine), burst_clock(device, how.dtype, engine)
         slow = float(slowdown(device, how.dtype, np.array(reached / full), full))
         found = max(found, reached / slow, reached / 2**0.25)
-    return min(found, peak)
+    own = gemm.load().constants[chip.unit]
+    return min(found, peak * gemm.headroom(chip, own, gemm.REFERENCE_WIDTH[chip.unit]))

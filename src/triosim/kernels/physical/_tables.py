@@ -38,12 +38,14 @@ class FamilyConstants(Generic[T]):
         default: family that stands in for one that is not there.
         spread: half-width of the 90 % interval (natural logarithm) on devices whose families were fitted.
         spread_unseen: the same on other devices and for families that are not there.
+        spread_between: what devices of a family that was fitted differ by beside that.
     """
 
     families: Mapping[str, T]
     default: str
     spread: float = math.nan
     spread_unseen: float = math.nan
+    spread_between: float = 0.0
 
     def of(self, family: str) -> T:
         """Constants of a family, or of the one that stands in for it."""
@@ -58,7 +60,8 @@ def load(kind: str, phase: str, cls: type[T]) -> FamilyConstants[T]:
         for name, row in found["constants"][phase].items()
     }
     spread = found["spread"][phase]
-    return FamilyConstants(families, next(iter(families)), float(spread["seen"]), float(spread["unseen"]))
+    seen, unseen, between = (float(spread.get(name, 0.0)) for name in ("seen", "unseen", "between"))
+    return FamilyConstants(families, next(iter(families)), seen, unseen, between)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what
 
 Vector units (``scales`` 0) keep their voltage: T4, which runs at half of its clock, is at its lowest.  The energy of an
 operation falls with the process and with the operations that a unit does in a cycle, since a wider matrix unit uses an
-operand more often, and rises with the clock: ``joule (nm / 7)^process (flop per cycle and unit / reference)^-width
-(clock / 1.41 GHz)^growth``.  Generations of matrix units (:func:`generation_of`) have factors on some constants, drawn
-towards 1; one that was not measured has none.  A call repeated on the same operands finds them in a cache that holds
-them; one of two partitions holds copies, so that half is left (NVIDIA, A100 whitepaper, "L2 cache").  Vector units read
-operands from a memory of the compute unit that is as wide for 128 lanes as for 64: what a tile needs to be efficient
-grows with the lanes to the power ``banks``.
+operand more often and the lanes of a unit share the rest of it, and rises with the clock: ``joule (nm / 7)^process
+(flop per cycle and unit / reference)^-width (clock / 1.41 GHz)^growth``; a cycle of elements of 32 bits on matrix units
+(TF32) draws what one of 16 bits does, for half of the FLOP.  Generations of matrix units (:func:`generation_of`) have
+factors on some constants, drawn towards 1; one that was not measured has none.  A call repeated on the same operands
+finds them in a cache that holds them; one of two partitions holds copies, so that half is left (NVIDIA, A100
+whitepaper, "L2 cache").  Vector units read operands from a memory of the compute unit that is as wide for 128 lanes as
+for 64: what a tile needs to be efficient grows with the lanes to the power ``banks``.
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
@@ -120,6 +121,7 @@ class GemmConstants:
     generations: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
     by_rows: tuple[tuple[str, Steps], ...] = ()
     steps: Steps = ()
+    boost: float = 1.0
 
     def on(self, generation: str) -> GemmConstants:
         """The constants of a generation of matrix units, those of all where it was not measured."""
@@ -154,6 +156,8 @@ class DeviceParameters:
     part: float = 1.0  # of what products of the type that stands in for an emulated one reach
     unit: str = "tensor"
     partitions: float = 1.0
+    wider: float = 1.0  # bits of an element over the 16 that the joules of matrix units are told of
+    boosts: bool = False  # whether the clock may go above the datasheet's
 
     @property
     def peak_clock(self) -> float:
@@ -164,6 +168,11 @@ class DeviceParameters:
     def width(self) -> float:
         """FLOP that one compute unit does in a cycle."""
         return self.peak / (self.units * self.clock)
+
+    @property
+    def at_16_bits(self) -> float:
+        """The same of elements of 16 bits on matrix units, whose cycle of wider ones is of as many bits."""
+        return self.wider * self.width
 
 
 _LIKE = {"units": 100.0, "clock": 1.5e9, "tdp": 400.0, "nm": 5.0}
@@ -203,7 +212,15 @@ def silicon(device: Accelerator, dtype: str) -> DeviceParameters:
         2.0
         if device.vendor == "NVIDIA" and device.major >= 8 and device.memory_type.upper().startswith("HBM")
         else 1.0,
+        (device.peak_flops.get("bfloat16", 0.0) / device.peak(how.dtype) or 1.0) if how.dtype == "tfloat32" else 1.0,
+        _plays(device),
     )
+
+
+def _plays(device: Accelerator) -> bool:
+    """Whether a card is for playing or a workstation: GDDR whose datasheet has no error correction."""
+    memory = device.memory_type.upper()
+    return device.vendor == "NVIDIA" and memory.startswith("GDDR") and "ECC" not in memory
 
 
 def family_of(device: Accelerator) -> str:
@@ -250,19 +267,31 @@ def halved(chip: DeviceParameters, reference: float) -> bool:
     TFLOP/s of an L20, at 275 W (DefTruth/CUDA-Learn-Notes, HGEMM), and 47.0 of the 47.4 of an RTX 5060 Ti, at 180 W
     (QuantumDrizzy/BLACKWALL, README).
     """
-    return chip.unit != "simt" and chip.family != "" and chip.width < 0.75 * HALVED * reference
+    return chip.unit != "simt" and chip.family != "" and chip.at_16_bits < 0.75 * HALVED * reference
+
+
+def headroom(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
+    """Clock that a card really runs at over the datasheet's, where power leaves it.
+
+    The boost clock of a card for playing is what is typical of it, that of a server's the highest that it has: of cards
+    with half of their matrix units, whose power does not bind, the first multiply faster than their peak, the second
+    (A10G, L20, L40) do not.
+    """
+    return c.boost if chip.boosts and halved(chip, reference) else 1.0
 
 
 def sustained(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
     """FLOP/s that large products reach in a burst, under the peak and under the power limit."""
     if halved(chip, reference):  # what other units lose beside computing is as much in time, and less of twice as long
-        return chip.peak / (1.0 + chip.width / (HALVED * reference) * (1.0 / c.reach - 1.0))
+        lost = chip.at_16_bits / (HALVED * reference) * (1.0 / c.reach - 1.0)
+        return headroom(chip, c, reference) * chip.peak / (1.0 + lost)
     return float(governed(chip, c.reach * chip.peak, joules(chip, c, reference), c))
 
 
 def joules(chip: DeviceParameters, c: GemmConstants, reference: float) -> float:
     """Joules of a FLOP at the full clock (see the module's docstring)."""
-    found = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
+    found = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.at_16_bits / reference) ** -c.width
+    found = chip.wider * found
     return float(found * (chip.peak_clock / REFERENCE_HZ) ** c.growth)
 
 
@@ -428,7 +457,7 @@ def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float
     tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
     best = _SATURATED
     if halved(chip, reference):
-        tile, best = tile * chip.width / (HALVED * reference), 1.0
+        tile, best = tile * chip.at_16_bits / (HALVED * reference), 1.0
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
     return _Call(rate, tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
 

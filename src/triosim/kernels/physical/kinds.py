@@ -8,6 +8,7 @@ finds the work of a trace's operators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import ASSUMED_SPREAD, GPUS, arithmetic, refuse
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, scan, stream
+from triosim.kernels.physical._tables import FamilyConstants
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.physical.unknown import guessed
 from triosim.kernels.work.attention import AttentionCalls
@@ -192,11 +194,18 @@ def _attention_spread(work: AttentionCalls, limit: NDArray[np.int8], device: Acc
     for code in distinct(work.family).tolist():
         family = attention.resolved(attention.FAMILIES[code], device) if device else ""
         for phase, name, of in ((False, "prefill", table.prefill), (True, "decode", table.decode)):
-            there = not family or (
-                family in of.families and _there(device, _fitted_on("attention", name, "devices", family))
-            )
-            out[(decodes == phase) & (work.family == code)] = of.spread if there else of.spread_unseen
+            out[(decodes == phase) & (work.family == code)] = _of_family(of, name, family, device)
     return out
+
+
+def _of_family(of: FamilyConstants, phase: str, family: str, device: Accelerator | None) -> float:
+    """Of kernels of a family: on a device that was measured, on another of its generation, on any other."""
+    if device is None or not family:
+        return of.spread
+    if family not in of.families or not _there(device, _fitted_on("attention", phase, "devices", family)):
+        return of.spread_unseen
+    measured = _constants.document("attention")["provenance"][phase]["devices"][family]
+    return of.spread if device.name in measured else math.hypot(of.spread, of.spread_between)
 
 
 def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
