@@ -125,7 +125,7 @@ FMS = {"norms": "composed", "clip": True, "recomputed": "needed", "repeated_head
 (``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``), keys and
 values expanded to all heads (``fms/modules/attention.py``)."""
 PAX = {"host": "compiled", "bucket_parameters": 25_600}
-"""What Pax's runs set, read after their predictions had been seen: no CUDA graphs (``--xla_gpu_cuda_graph_level=0``) and
+"""What Pax's runs set, read after their predictions had been seen: no CUDA graphs (``--xla_gpu_cuda_graph_level=0``),
 all-reduces of 51,200 bytes at most together (``--xla_gpu_all_reduce_combine_threshold_bytes``; JAX-Toolbox,
 rosetta/rosetta/projects/pax/README.md, "XLA Flags")."""
 MODELS = {
