@@ -49,7 +49,7 @@ STACKS = {
     "Pythia": "megatron-deepspeed", "GPT-NeoX-20B": "megatron-deepspeed", "GLM-130B": "megatron-deepspeed",
     "OPT-175B": "megatron-2022", "Llama 3 405B": "megatron-core", "NeMo AutoModel pre-training": "megatron-core",
     "torchtune README": "torch-compile", "fast-DiT README": "torch-eager", "timm training on RTX 3090": "torch-eager",
-    "TPU recipes for Trillium": "maxtext",
+    "TPU recipes for Trillium": "maxtext", "Google Cloud GPU recipes on A3 and A4": "nemo",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
@@ -124,6 +124,10 @@ FMS = {"norms": "composed", "clip": True, "recomputed": "needed", "repeated_head
 (``fms/modules/layernorm.py``, LayerNormParameterized with ``use_high_precision_pow``), gradients clipped at 1
 (``fms_fsdp/config/training.py``), checkpoints that are not reentrant (``fms_fsdp/policies/ac_handler.py``), keys and
 values expanded to all heads (``fms/modules/attention.py``)."""
+PAX = {"host": "compiled", "bucket_parameters": 25_600}
+"""What Pax's runs set, read after their predictions had been seen: no CUDA graphs (``--xla_gpu_cuda_graph_level=0``),
+all-reduces of 51,200 bytes at most together (``--xla_gpu_all_reduce_combine_threshold_bytes``; JAX-Toolbox,
+rosetta/rosetta/projects/pax/README.md, "XLA Flags")."""
 MODELS = {
     "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
@@ -313,7 +317,7 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
     if line["source"].startswith("Google Cloud"):
         return {"attention": "cudnn"} if "MaxText" in line["model"] else {"gradients": "parameter-fused"}
     if line["source"] == "JAX-Toolbox Pax":
-        return {"attention": "unfused"}
+        return {"attention": "unfused", **PAX}
     if "Kempner" in line["source"]:
         return {"attention": "cudnn", "masters": False}
     if line["source"].startswith("IBM"):

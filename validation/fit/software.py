@@ -44,13 +44,15 @@ LEVEL = 0.9
 PRIOR, FURTHEST = 2, 3.0
 NORMAL_MEDIAN = 0.6745
 """Of the absolute value of a standard normal variable."""
-HELD_SINCE = "P0346"
-"""Number of the first row whose first interval held what sources differ by already, which is no error known besides."""
-HELD_THEN = {
-    "": 0.216, "flash-attention": 0.176, "internevo": 0.176, "lit-gpt": 0.204, "llm-foundry": 0.176, "maxtext": 0.152,
-    "megatron": 0.115, "megatron-deepspeed": 0.152, "nanotron": 0.176, "torchtitan": 0.159,
+HELD = {
+    "P0346": {
+        "": 0.216, "flash-attention": 0.176, "internevo": 0.176, "lit-gpt": 0.204, "llm-foundry": 0.176,
+        "maxtext": 0.152, "megatron": 0.115, "megatron-deepspeed": 0.152, "nanotron": 0.176, "torchtitan": 0.159,
+    },
+    "P0382": {"": 0.182, "maxtext": 0.115, "nemo": 0.182},
 }  # fmt: skip
-"""What it held, by stack, ``""`` where none of these ran: this script's figures at that time."""
+"""What sources differ by, of which first intervals held some from a row on, by stack, ``""`` where none of these ran:
+this script's figures at that time.  It is no error known besides."""
 LONG = ("BigScience",)
 """Sources whose rows take long to predict; a first look at them changes nothing."""
 
@@ -124,9 +126,9 @@ def first_errors() -> list[SourceError]:
     for row in read(PUBLISHED):
         if row.first and not row.judges:
             predicted, low, high = row.first
-            width = math.log(high / low) / 2
-            if row.id >= HELD_SINCE:
-                width = math.sqrt(max(width**2 - HELD_THEN.get(software.family(row.stack), HELD_THEN[""]) ** 2, 0.0))
+            held = next((spreads for since, spreads in reversed(HELD.items()) if row.id >= since), {"": 0.0})
+            of_sources = held.get(software.family(row.stack), held[""])
+            width = math.sqrt(max((math.log(high / low) / 2) ** 2 - of_sources**2, 0.0))
             errors[row.source].append((row.stack, math.log(row.seconds / predicted), width))
     return _of_sources(errors)
 
