@@ -263,7 +263,12 @@ def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapp
 
     check_axes(options, options.among or (), "--among", lambda name: name.replace("_", "-") in AXES)
     among = parse_axes(options.among or (), "--among")
-    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts_of(trace), among)
+    length, parts = trace.meta.sequence_length, 1
+    if not length:
+        from triosim.partition.rules.context import token_parts
+
+        parts = token_parts(trace)
+    return PlanSpace(devices, under["batch"], len(blocks(trace)), length, experts_of(trace), parts, among)
 
 
 def _words(options: Options) -> list[str]:
