@@ -151,7 +151,9 @@ def test_a_batch_of_as_many_samples_as_latents_have_rows_is_not_taken_for_them()
         assert sum(_sent(job, "cp").values()) == 4
 
 
-@pytest.mark.parametrize(("name", "parts"), [("dit-xl-2", 16), ("flux.1-dev", 512), ("vit-base-16", 1), ("resnet50", 1)])
+@pytest.mark.parametrize(
+    ("name", "parts"), [("dit-xl-2", 16), ("flux.1-dev", 512), ("vit-base-16", 1), ("resnet50", 1)]
+)
 def test_a_search_shares_images_among_as_many_ranks_as_their_tokens_divide_by(name: str, parts: int) -> None:
     small = {name: sizes for name, (sizes, *_) in MODELS.items()}
     assert token_parts(triosim.model(name, batch_size=1, configuration=small.get(name, {}))) == parts

@@ -380,10 +380,10 @@ def test_a_diffusion_transformer_is_divided_by_its_tokens_where_that_is_best(ser
     space = PlanSpace([8], 2, len(blocks(workload)), token_parts=token_parts(workload), among=among)
     found = _best(workload, server, space)
     plans = [dict(one.asked) for one in space.candidates()]
-    assert {plan["cp"] for plan in plans} == {1, 2, 4, 8}
+    assert {plan["cp"] for plan in plans} == {2, 4, 8}  # two samples
     every = [one.figures for one in sweep(workload, server, plans, base=Plan(global_batch_size=2))]
     times = sorted(one.iteration_time_s for one in every if one is not None)
-    assert [one.outcome.figures.iteration_time_s for one in found.best[:3]] == times[:3]
+    assert [one.figures.iteration_time_s for one in found.best[:3]] == times[:3]
 
 
 def test_what_makes_no_sense_is_said() -> None:

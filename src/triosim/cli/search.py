@@ -13,7 +13,7 @@ from triosim.cli.arguments import MACHINE, Options
 from triosim.cli.command import command, progress_bar
 from triosim.cli.completion import choices, parts
 from triosim.cli.energy_options import ENERGY
-from triosim.cli.fields import check_axes, argument, given, option, with_options_of
+from triosim.cli.fields import argument, check_axes, given, option, with_options_of
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import OUTPUT, present
 from triosim.cli.resuming import KnownOutcomes
@@ -268,7 +268,9 @@ def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapp
         from triosim.partition.rules.context import token_parts
 
         parts = token_parts(trace)
-    return PlanSpace(devices, under["batch"], len(blocks(trace)), length, experts_of(trace), parts, among)
+    return PlanSpace(
+        devices, under["batch"], len(blocks(trace)), length, experts_of(trace), among, token_parts=parts
+    )  # fmt: skip
 
 
 def _words(options: Options) -> list[str]:

@@ -92,10 +92,10 @@ class PlanSpace:
         batch: samples per iteration, of all replicas.
         blocks: repeated blocks of the model, 0 where none are known.
         sequence: tokens per sample, None where not known.
-        token_parts: without sequences, into how many parts the tokens of images can be cut.
         experts: how many experts a layer has, 0 without any; of layers that differ the greatest common divisor.
         among: values that an axis is to have, instead of all; of :data:`AXES`.
         illegal: why combinations are no plans, counted while :meth:`candidates` runs.
+        token_parts: without sequences, into how many parts the tokens of images can be cut.
 
     Raises:
         InputError: an axis is none that a search varies, or the batch is less than 1.
@@ -106,9 +106,9 @@ class PlanSpace:
     blocks: int
     sequence: int | None = None
     experts: int = 0
-    token_parts: int = 1
     among: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     illegal: Counter[str] = field(default_factory=Counter)
+    token_parts: int = 1
 
     def __post_init__(self) -> None:
         if self.batch < 1:
