@@ -207,8 +207,8 @@ def _check_tokens(facts: Facts, seeds: Mapping[int, Shard], found: Sequence[tupl
 
 @kept(8)
 def token_parts(trace: Trace) -> int:
-    """Into how many parts the tokens of a step that reads no sequences can be cut: divisors of that are sizes of ``cp``;
-    1 where they cannot."""
+    """Into how many parts the tokens of a step that reads no sequences can be cut: divisors of that are sizes of
+    ``cp``; 1 where they cannot."""
     facts = Facts(trace)
     seeds = tokens_of(facts)
     return common_parts(facts, seeds, follow_tokens(facts, seeds)) or 1 if seeds else 1
