@@ -43,6 +43,20 @@ def test_where_nothing_fits_it_says_what_the_smallest_plan_needs() -> None:
     assert "(tp=8 zero=" in said
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--sweep", "stack=nemo"), ("train", "--sweep", "tp=1,2", "lora=8,16"),
+        ("train", "--compare", "tp=2,power-cap=300"),
+        ("search", "--under", "batch=8", "--among", "optimizer=lion"),
+    ],
+)  # fmt: skip
+def test_what_all_plans_have_in_common_is_given_by_itself(words: tuple[str, ...]) -> None:
+    done = run(words[0], "gpt2", "--system", "dgx-a100", "--nodes", "1", *words[1:], code=2)
+    name = words[-1].split(",")[-1 if words[1] == "--compare" else 0].partition("=")[0]
+    assert f"{name}: all plans have that in common: give --{name} by itself" in done.stderr
+
+
 def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
     words = (*JOB, "--sweep", "tp=1,2,4", "pp=1,2", "zero=0,1", "--json", "plans.json", "--quiet")
     process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))

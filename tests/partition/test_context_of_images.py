@@ -12,6 +12,7 @@ import triosim
 from tests.asked import asked
 from tests.command import run
 from triosim import PlanError
+from triosim.partition.rules.context import token_parts
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import CompiledJob, prepare
 from triosim.trace.calls import calls_of
@@ -139,3 +140,20 @@ def test_on_the_command_line() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {"all_to_all"} == {row["kind"] for row in found["collectives"] if row["axis"] == "cp"}
+
+
+def test_a_batch_of_as_many_samples_as_latents_have_rows_is_not_taken_for_them() -> None:
+    """32 numbers of noise, one for each sample, are created in the step; DiT's latents have 32 rows."""
+    for batch in (31, 32):
+        trace = triosim.model("dit-xl-2", batch_size=batch, configuration={"depth": 1})
+        plan = {"parallelism": ("context",), "parallelism_options": {"cp": 4}, "batch_size": batch}
+        job = prepare(trace, SYSTEM, *asked(host="none", **plan))
+        assert sum(_sent(job, "cp").values()) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("dit-xl-2", 16), ("flux.1-dev", 512), ("vit-base-16", 1), ("resnet50", 1)]
+)
+def test_a_search_shares_images_among_as_many_ranks_as_their_tokens_divide_by(name: str, parts: int) -> None:
+    small = {name: sizes for name, (sizes, *_) in MODELS.items()}
+    assert token_parts(triosim.model(name, batch_size=1, configuration=small.get(name, {}))) == parts

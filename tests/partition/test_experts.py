@@ -193,6 +193,21 @@ def test_experts_are_gathered_among_the_ranks_that_have_them(ep: int, zero: int)
     assert not {("dp", "all_reduce"), ("edp", "all_reduce")} & sent.keys()
 
 
+@pytest.mark.parametrize(("nodes", "ep", "padded"), [(4, 1, True), (1, 1, False), (4, 4, False)])
+def test_experts_that_are_fewer_than_the_ranks_that_divide_them_are_padded_and_it_is_said(
+    nodes: int, ep: int, padded: bool
+) -> None:
+    """8 experts among 32 ranks are gathered as 32, which is FSDP2's way as long as nothing divides them otherwise."""
+    sizes = {**SIZES, "vocab_size": 64}
+    plan = {"parallelism": (), "parallelism_options": {}} if ep == 1 else {}
+    job = _job(ep, nodes, sizes=sizes, zero=3, **plan)
+    told = [note for note in job.step.notes if "FSDP2 pads" in note]
+    assert bool(told) == padded
+    if padded:
+        assert "zero 3: padded to 3." in told[0]
+        assert "--ep" in told[0]
+
+
 def test_with_nobody_to_share_experts_with_they_are_gathered_by_nobody() -> None:
     trace, _, *rest = _asked(8, 3)
     system = triosim.system("dgx-h100")

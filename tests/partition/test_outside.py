@@ -116,7 +116,10 @@ def test_the_command_line_takes_it_with_its_options(rule: str) -> None:
         (("sequenze",), {}, "sequenze"),
         (("sequence",), {"regathers": "off"}, "none of sequence: those are joint, regather"),
         (("sequence",), {"regather": "maybe"}, "must be on or off, got 'maybe'"),
-        ((), {"regather": "off"}, "they take none"),
+        ((), {"regather": "off"}, "is of sequence, which the plan does not have: give sequence-parallel as well"),
+        (("sequence",), {"capacity": "1"}, "is of experts, which the plan does not have: give ep as well"),
+        ((), {"rank": "4"}, "give parallelism powersgd as well"),
+        ((), {"regathers": "off"}, "they take none"),
         (("nowhere.py",), {}, "nowhere.py: no such file"),
     ],
 )

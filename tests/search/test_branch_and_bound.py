@@ -20,6 +20,7 @@ from triosim.kernels.physical.gemm import most as fastest
 from triosim.kernels.sustained import most
 from triosim.kernels.work.gemm import gemm
 from triosim.partition.experts import experts_of
+from triosim.partition.rules.context import token_parts
 from triosim.plan import Plan
 from triosim.search.bounds import PlanBounds
 from triosim.search.branch_and_bound import BestPlans, best_plans
@@ -363,6 +364,26 @@ def test_the_space_has_each_plan_once_and_only_legal_ones() -> None:
     odd = PlanSpace([8], 8, 12, 2048, experts=6)
     assert {one.asked["ep"] for one in odd.candidates()} == {1, 2}
     assert odd.illegal["ep does not divide the 6 experts of a layer"]
+
+
+def test_without_sequences_nothing_is_divided_along_them_and_images_by_their_tokens() -> None:
+    found = [one.asked for one in PlanSpace([8], 8, 12, token_parts=4).candidates()]
+    assert {one["cp"] for one in found} == {1, 2, 4}
+    assert not any(one["sequence-parallel"] for one in found)
+    assert {one.asked["cp"] for one in PlanSpace([8], 8, 12).candidates()} == {1}
+
+
+def test_a_diffusion_transformer_is_divided_by_its_tokens_where_that_is_best(server: triosim.System) -> None:
+    """The bounds hold for it: the answer is that of predicting every plan."""
+    workload = triosim.model("dit-b-2", batch_size=1, configuration={"depth": 4})
+    among = {"pp": (1,), "recompute": ("none",), "zero": (0, 2), "tp": (1, 2)}
+    space = PlanSpace([8], 2, len(blocks(workload)), token_parts=token_parts(workload), among=among)
+    found = _best(workload, server, space)
+    plans = [dict(one.asked) for one in space.candidates()]
+    assert {plan["cp"] for plan in plans} == {2, 4, 8}  # two samples
+    every = [one.figures for one in sweep(workload, server, plans, base=Plan(global_batch_size=2))]
+    times = sorted(one.iteration_time_s for one in every if one is not None)
+    assert [one.figures.iteration_time_s for one in found.best[:3]] == times[:3]
 
 
 def test_what_makes_no_sense_is_said() -> None:

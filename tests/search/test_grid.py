@@ -25,11 +25,13 @@ def test_words_become_axes_of_the_type_of_their_field() -> None:
     axes = parse_axes([
         "tp=1,2", "micro-batches=4", "recompute=none,full", "overlap=on,off", "bucket-size=25MiB", "dp=auto,2",
         "offload=none,optimizer+activations", "interference=1.2,off", "schedule.chunks=2", "zero=0,3",
+        "stages=even,auto,h.1+h.3", "axis-order=dp+tp+pp",
     ])  # fmt: skip
     assert axes == {
         "tp": (1, 2), "micro_batches": (4,), "recompute": ("none", "full"), "overlap": (True, False),
         "bucket_bytes": (25 << 20,), "dp": (None, 2), "offload": ((), ("optimizer", "activations")),
         "interference": (1.2, "off"), "schedule.chunks": ("2",), "zero": (0, 3),
+        "stages": (("even",), None, ("h.1", "h.3")), "axis_order": (("dp", "tp", "pp"),),
     }  # fmt: skip
 
 

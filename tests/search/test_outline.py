@@ -339,6 +339,16 @@ def test_parameters_gathered_beside_the_next_forward_are_simulated(machine: trio
         outline_plan(triosim.model("gpt2-xl", sequence_length=512), machine, plan)
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
+def test_parameters_that_are_brought_together_for_their_update_are_simulated(
+    machine: triosim.System, optimizer: str
+) -> None:
+    """A rank updates its part of as many matrices as there are ranks; the outline had it launch the updates of all."""
+    plan = triosim.Plan(zero=3, micro_batches=4, batch_size=4, optimizer=optimizer)
+    with pytest.raises(NotEvaluated, match="while they are updated"):
+        outline_plan(triosim.model("gpt2", sequence_length=128), machine, plan)
+
+
 @pytest.mark.parametrize("more", [{"tp": 2}, {"tp": 1, "zero": 1}, {"tp": 1, "schedule": "interleaved-1f1b"}], ids=str)
 def test_buckets_that_hold_several_blocks_are_outlined_operator_by_operator(
     machine: triosim.System, more: dict[str, Any]

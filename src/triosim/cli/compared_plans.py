@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import progress_bar, say
 from triosim.cli.energy_options import energy_options, tell_unused
-from triosim.cli.fields import given
+from triosim.cli.fields import check_axes, given
 from triosim.cli.outputs import present
 from triosim.core.errors import InputError
 
@@ -49,8 +50,10 @@ def _predicted(options: Options, training: bool, progress: Any) -> dict[str, dic
     from triosim.cli.sweep import ranks_of
     from triosim.cli.workloads import load_workload
     from triosim.prediction.simulate import simulate
-    from triosim.search.grid import with_fields
+    from triosim.search.grid import is_axis, with_fields
 
+    for text in options.compare or ():
+        check_axes(options, _words(text), "--compare", partial(is_axis, option="--compare"))
     asked = asked_plans(options.compare or ())
     progress("reading the workload")
     trace, base, fidelity = step(options, training), plan_of(options, training), fidelity_of(options)

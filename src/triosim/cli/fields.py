@@ -123,6 +123,26 @@ def check_swept(options: Any, axes: Iterable[str]) -> None:
             raise InputError(f"{option} is given by itself and in --sweep: leave one of the two out")
 
 
+def check_axes(options: Any, texts: Iterable[str], option: str, is_axis: Callable[[str], bool]) -> None:
+    """Refuse options of the command among the axes of many plans, which all of them have in common.
+
+    Args:
+        options: as typed.
+        texts: axes with their values, as ``tp=1,2``.
+        option: that they were given to, for messages.
+        is_axis: whether plans differ in something of that name.
+
+    Raises:
+        InputError: one is there.
+    """
+    common = {own.name for own in fields(options) if "names" in own.metadata}
+    for text in texts:
+        name = text.partition("=")[0].strip()
+        if name.replace("-", "_") in common and not is_axis(name):
+            typed = name.replace("_", "-")
+            raise InputError(f"{option} {typed}: all plans have that in common: give --{typed} by itself instead")
+
+
 def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
     """What a repeatable option of the form ``NAME=VALUE`` was given, by name.
 

@@ -13,7 +13,7 @@ from triosim.cli.arguments import MACHINE, Options
 from triosim.cli.command import command, progress_bar
 from triosim.cli.completion import choices, parts
 from triosim.cli.energy_options import ENERGY
-from triosim.cli.fields import argument, given, option, with_options_of
+from triosim.cli.fields import argument, check_axes, given, option, with_options_of
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import OUTPUT, present
 from triosim.cli.resuming import KnownOutcomes
@@ -258,11 +258,19 @@ def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dic
 def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
     from triosim.partition.experts import experts_of
     from triosim.search.grid import parse_axes
-    from triosim.search.space import PlanSpace
+    from triosim.search.space import AXES, PlanSpace
     from triosim.trace.blocks import blocks
 
+    check_axes(options, options.among or (), "--among", lambda name: name.replace("_", "-") in AXES)
     among = parse_axes(options.among or (), "--among")
-    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts_of(trace), among)
+    length, parts = trace.meta.sequence_length, 1
+    if not length:
+        from triosim.partition.rules.context import token_parts
+
+        parts = token_parts(trace)
+    return PlanSpace(
+        devices, under["batch"], len(blocks(trace)), length, experts_of(trace), among, token_parts=parts
+    )  # fmt: skip
 
 
 def _words(options: Options) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import Command, progress_bar, say, wants_summary
-from triosim.cli.fields import check_swept, given
+from triosim.cli.fields import check_axes, check_swept, given
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def sweep(options: Options, training: bool) -> None:
         progress("reading the workload")
         trace, base = step(options, training), plan_of(options, training)
         fidelity = fidelity_of(options)
+        check_axes(options, options.sweep or (), "--sweep", grid.is_axis)
         axes = grid.parse_axes(options.sweep or ())
         check_swept(options, axes)
         asked = list(grid.grid(axes))

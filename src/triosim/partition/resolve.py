@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import log2
 
@@ -220,9 +220,7 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
     given, taken = plan.parallelism_options, {name: options_of(rule) for name, rule in asked.items()}
     for option in given:
         if not any(names is None or option.replace("-", "_") in names for names in taken.values()):
-            known = sorted(name.replace("_", "-") for names in taken.values() for name in names or ())
-            those = f"those are {', '.join(known)}" if known else "they take none"
-            raise PlanError(f"parallelism option {quoted(option)} is none of {', '.join(asked) or 'any rule'}: {those}")
+            raise PlanError(f"parallelism option {quoted(option)} {_taken_by(option, taken)}")
     for name, rule in asked.items():
         names = taken[name]
         own = {key: value for key, value in given.items() if names is None or key.replace("-", "_") in names}
@@ -249,6 +247,24 @@ def rules_for(workload: Trace, plan: Plan, named: bool) -> list[Rule]:
 
         rules += copied_heads(workload, plan)
     return rules
+
+
+_ASKED_FOR_BY = {"experts": "ep", "context": "cp", "sequence": "sequence-parallel"}
+"""Rules that have an option of their own."""
+_OF_FIELDS = {"ddp", "by-module", "zero", "offload", "dataparallel", "megatron", "gather", "vocabulary", "copied-heads"}
+"""Rules that other fields of a plan ask for."""
+
+
+def _taken_by(option: str, taken: Mapping[str, Collection[str] | None]) -> str:
+    """What is wrong with an option that none of a plan's rules takes; which of all would."""
+    named = [name for name in RULES if name not in _OF_FIELDS and name not in taken]
+    holders = [name for name in named if option.replace("-", "_") in (options_of(RULES.get(name)) or ())]
+    if holders:
+        cure = [_ASKED_FOR_BY.get(name, f"parallelism {name}") for name in holders]
+        return f"is of {' or '.join(holders)}, which the plan does not have: give {' or '.join(cure)} as well"
+    known = sorted(name.replace("_", "-") for names in taken.values() for name in names or ())
+    those = f"those are {', '.join(known)}" if known else "they take none"
+    return f"is none of {', '.join(taken) or 'any rule'}: {those}"
 
 
 def _buckets(plan: Plan) -> Ddp:

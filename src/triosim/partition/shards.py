@@ -7,7 +7,7 @@ that share them, as torchtitan does.  Either way the optimizer works on a part o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -59,6 +59,8 @@ def _sharded(step: Step, shards: int, shards_apart: int, stages: int, optimizer:
     if placed.weights and shards > 1 and not placed.modules.modules and not len(blocks(step.trace)):
         notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
     trace, cut = step.trace, _ShardedValues.of(step.trace.values, shards, step.apart, shards_apart)
+    if placed.weights:
+        notes = (*notes, *_padded(trace, cut, placed.name))
     updates: tuple[SharedUpdate, ...] = ()
     if stages and placed.weights:
         from triosim.partition.shared_updates import shared_updates  # few optimizers need more than their rows
@@ -92,6 +94,23 @@ class _ShardedValues:
         own |= np.isin(values.storage, values.storage[own])
         return _ShardedValues(
             np.where(own, shards_apart, shards), shard_dims(values.shape, shards_apart, np.flatnonzero(own).tolist())
+        )
+
+
+MUCH_PADDED = 1.25
+"""How many times their size parameters take where that they are padded is told."""
+
+
+def _padded(trace: Trace, cut: _ShardedValues, name: str) -> Iterator[str]:
+    """What is to be told where ranks that divide rows are so many that parameters are padded a lot."""
+    weights = trace.weights()
+    whole = trace.values.shape.take(weights).products()
+    padded = _parts(trace.values.shape, cut, by_rows=True).take(weights).products() * cut.shards[weights]
+    if len(weights) and padded.sum() > MUCH_PADDED * whole.sum():
+        most = int(np.argmax(padded - whole))
+        yield (
+            f"{name}: padded to {padded.sum() / whole.sum():.1f} times their size, as FSDP2 pads parameters of fewer "
+            f"rows than ranks: give --ep, or --parallelism hsdp (most: {trace.values.name[weights[most]]})"
         )
 
 

@@ -11,7 +11,8 @@ attention with them are both divided; ``diffusers``' ``ContextParallelConfig`` d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from triosim.operators import NO_LABEL
 from triosim.partition.attention_share import QUERIES
@@ -48,14 +49,15 @@ def follow_tokens(
 ) -> list[tuple[Segment, ...]]:
     """Where the tokens are in each value: every stream of them is divided alike, and so is what they are joined to.
 
+    Nothing is taken for tokens because of its extent, which the batch may have too.
+
     Args:
         facts: of a step.
         seeds: axes of tokens.
         until: operators to follow them through, None for all.
         asked: values of which it is wanted, None for all.
     """
-    extent = max((seed.size for seed in seeds.values()), default=0)
-    return propagate_symbol(facts.trace, seeds, extent, until, True, asked).segments
+    return propagate_symbol(facts.trace, seeds, 0, until, True, asked).segments
 
 
 def forward_attentions(facts: Facts) -> list[int]:
@@ -65,7 +67,22 @@ def forward_attentions(facts: Facts) -> list[int]:
     ]
 
 
-def query_parts(facts: Facts, row: int, found: Sequence[tuple[Shard, ...]]) -> int:
+def common_parts(facts: Facts, seeds: Mapping[int, Shard], found: Sequence[Sequence[Shard]]) -> int:
+    """The most parts into which all tokens can be cut alike: what it is a multiple of divides them too.
+
+    Args:
+        facts: of a step.
+        seeds: axes of tokens in what it is given.
+        found: of each value, where the tokens are.
+
+    Returns:
+        0 where an attention keeps no tokens apart, or there is none.
+    """
+    parts = [query_parts(facts, row, found) for row in forward_attentions(facts)] if seeds else []
+    return math.gcd(*parts, *(seed.size for seed in seeds.values())) if parts and all(parts) else 0
+
+
+def query_parts(facts: Facts, row: int, found: Sequence[Sequence[Shard]]) -> int:
     """Into how many parts an attention's queries can be cut along their tokens, 0 where they follow none.
 
     Args:

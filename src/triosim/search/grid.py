@@ -38,8 +38,8 @@ _LIMITS = {"clock": parse_clock, "power-cap": parse_power}
 """Axes that hold devices to something, and what reads their values; ``none`` leaves them what they have."""
 LIMITED = tuple(_LIMITS)
 """Their names."""
-_WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
-"""Fields whose values are lists, or which are not for a sweep to change."""
+_WHOLE = ("training", "placement", "tp_plan", "places", "stack")
+"""Fields of tables and long lists, and those that come with the workload: a stack says how a model is built."""
 
 
 def parse_axes(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple[Any, ...]]:
@@ -78,13 +78,24 @@ def _field(name: str, option: str) -> str:
         return name
     dashed = name.replace("_", "-")
     field = dashed if dashed in _DERIVED else _FIELDS.get(dashed, dashed.replace("-", "_"))
-    known = [one for one in (*Plan.names(), *Fidelity.names()) if one not in _WHOLE and not one.endswith("_options")]
     if dashed in _LIMITS and option == "--sweep":
         return dashed
-    if field not in known and field not in _DERIVED:
-        names = (*known, *_DERIVED, *_FIELDS, *(_LIMITS if option == "--sweep" else ()))
+    if not is_axis(name, option):
+        names = (*_known(), *_DERIVED, *_FIELDS, *(_LIMITS if option == "--sweep" else ()))
         raise unknown(f"name after {option}", name, [one.replace("_", "-") for one in names])
     return field
+
+
+def _known() -> list[str]:
+    """Fields of a plan and of how it is predicted that are axes."""
+    return [one for one in (*Plan.names(), *Fidelity.names()) if one not in _WHOLE and not one.endswith("_options")]
+
+
+def is_axis(name: str, option: str = "--sweep") -> bool:
+    """Whether :func:`parse_axes` knows a name of no point."""
+    dashed = name.replace("_", "-")
+    field = _FIELDS.get(dashed, dashed.replace("-", "_"))
+    return dashed in _DERIVED or field in _known() or (dashed in _LIMITS and option == "--sweep")
 
 
 def _value(field: str, word: str, where: str) -> Any:
@@ -108,10 +119,10 @@ def _value(field: str, word: str, where: str) -> Any:
     kinds = _kinds((Plan if field in Plan.names() else Fidelity).hint(field))
     if bool in kinds:
         return _switch(word, where)
-    if tuple in kinds:
-        return () if word == "none" else tuple(part.strip() for part in word.split("+"))
     if types.NoneType in kinds and word in ("auto", "default"):
         return None
+    if tuple in kinds:
+        return () if word == "none" else tuple(part.strip() for part in word.split("+"))
     if int in kinds and word.isdecimal():
         return int(word)
     if float in kinds:

@@ -167,6 +167,8 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
     if placed.compression is not None or placed.outer is not None or placed.travel != WireFormat():
         raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
+    if step.updates:
+        raise NotEvaluated("parameters that are brought together while they are updated")
     if schedule.combines or step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
     if (step.transfers.pieces != 1).any():

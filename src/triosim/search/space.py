@@ -7,6 +7,7 @@ A plan is legal where frameworks run it as it stands:
 * ``interleaved-1f1b`` gets micro-batches in whole rounds of ``pp``.
 * ZeRO 2 and 3 are without a pipeline, as they exchange gradients and parameters with each micro-batch: together they
   are tried where ``among`` names them.
+* Without sequences nothing is divided along them; images whose tokens attention keeps apart are divided by ``cp``.
 * ``cp`` and ``ep`` take ranks of the data axis, and ``ep`` divides the experts; what else a model does not divide by,
   its rules say (:mod:`.bounds`).
 
@@ -94,6 +95,7 @@ class PlanSpace:
         experts: how many experts a layer has, 0 without any; of layers that differ the greatest common divisor.
         among: values that an axis is to have, instead of all; of :data:`AXES`.
         illegal: why combinations are no plans, counted while :meth:`candidates` runs.
+        token_parts: without sequences, into how many parts the tokens of images can be cut.
 
     Raises:
         InputError: an axis is none that a search varies, or the batch is less than 1.
@@ -106,6 +108,7 @@ class PlanSpace:
     experts: int = 0
     among: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     illegal: Counter[str] = field(default_factory=Counter)
+    token_parts: int = 1
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -138,8 +141,8 @@ class PlanSpace:
                 yield from self._replicas(tp, pp, devices // (tp * pp))
 
     def _replicas(self, tp: int, pp: int, dp: int) -> Iterator[dict[str, Any]]:
-        for cp in self._values("cp", [n for n in divisors(dp) if n == 1 or n * LEAST_TOKENS <= (self.sequence or 0)]):
-            if dp % cp or (self.sequence or cp) % cp:
+        for cp in self._values("cp", [n for n in divisors(dp) if n == 1 or self._shares(n)]):
+            if dp % cp or (self.sequence or self.token_parts) % cp:
                 self.illegal["cp does not divide the replicas or the sequence"] += 1
                 continue
             if self.batch % (dp // cp):
@@ -155,6 +158,12 @@ class PlanSpace:
                 sizes = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep}
                 yield from self._batches(sizes, self.batch // (dp // cp))
 
+    def _shares(self, cp: int) -> bool:
+        """Whether so many ranks are tried to share a sequence, or an image."""
+        if self.sequence:
+            return cp * LEAST_TOKENS <= self.sequence
+        return self.token_parts % cp == 0
+
     def _batches(self, sizes: Mapping[str, int], own: int) -> Iterator[dict[str, Any]]:
         """Plans of a mesh whose replicas have ``own`` samples each."""
         pp, tp, dp = sizes["pp"], sizes["tp"], sizes["dp"]
@@ -168,7 +177,7 @@ class PlanSpace:
                 schedules,
                 self._values("recompute", RECOMPUTE),
                 self._values("zero", ZERO if dp > 1 else (0,)),
-                self._values("sequence-parallel", (False, True)) if tp > 1 else (False,),
+                self._values("sequence-parallel", (False, True) if self.sequence else (False,)) if tp > 1 else (False,),
             )
             for schedule, recompute, zero, sequence in others:
                 if schedule.get("schedule") == CHUNKED and count % pp:

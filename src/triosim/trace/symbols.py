@@ -113,7 +113,8 @@ def propagate_symbol(
     Args:
         trace: any trace; identities may be inferred.
         seeds: segment of the symbol in each input value that has it.
-        extent: the symbol's size in this trace (the batch size).
+        extent: the symbol's size in this trace (the batch size), by which it is guessed where no rule says it; 0 for
+            no guesses.
         until: operators to walk through, None for all.
         proportional: whether what a dimension is cut into, or joined of, has as large a part of the symbol each.
         asked: values whose segments are wanted, None for all; the others have none in the answer.

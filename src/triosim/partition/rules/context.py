@@ -44,9 +44,10 @@ from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.scans_by_heads import ALONG_SEQUENCE, exchanged_scans, rows_by_heads
 from triosim.partition.step import Step
-from triosim.partition.token_axes import follow_tokens, forward_attentions, query_parts, tokens_of
+from triosim.partition.token_axes import common_parts, follow_tokens, tokens_of
 from triosim.partition.ulysses import exchanged
 from triosim.partition.unified_attention import exchanged_and_passed_round
+from triosim.plan import divisors
 from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.symbols import propagate_symbol
 from triosim.trace.tables import PERSISTENT, Trace
@@ -189,23 +190,28 @@ def _check_tokens(facts: Facts, seeds: Mapping[int, Shard], found: Sequence[tupl
         PlanError: so it is.
     """
     name = facts.trace.meta.workload or "the trace"
-    parts = [query_parts(facts, row, found) for row in forward_attentions(facts)] if seeds else []
-    if not parts or not all(parts):
+    parts = common_parts(facts, seeds, found)
+    if not parts:
         if facts.trace.meta.made_by != "triosim.model":
             raise PlanError(_unknown(facts))
         raise PlanError(
             f"context: {name} reads no sequences of tokens, and no image whose rows or tokens all its attentions keep "
             "apart, which --cp divides: leave it out"
         )
-    for extent in (*(shard.size for shard in seeds.values()), *parts):
-        if extent % size:
-            fits = [
-                n for n in range(1, extent + 1) if all(e % n == 0 for e in (*(s.size for s in seeds.values()), *parts))
-            ]
-            raise PlanError(
-                f"context: {extent} tokens, or rows of them, of {name} do not divide by cp {size}: sizes that do are "
-                f"{', '.join(map(str, fits))}"
-            )
+    if parts % size:
+        fits = ", ".join(map(str, divisors(parts)))
+        raise PlanError(
+            f"context: {parts} tokens, or rows of them, of {name} do not divide by cp {size}: sizes that do are {fits}"
+        )
+
+
+@kept(8)
+def token_parts(trace: Trace) -> int:
+    """Into how many parts the tokens of a step that reads no sequences can be cut: divisors of that are sizes of
+    ``cp``; 1 where they cannot."""
+    facts = Facts(trace)
+    seeds = tokens_of(facts)
+    return common_parts(facts, seeds, follow_tokens(facts, seeds)) or 1 if seeds else 1
 
 
 @kept(8)

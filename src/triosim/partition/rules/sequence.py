@@ -51,6 +51,8 @@ class Sequence(Rule):
             raise PlanError(f"{about} rests between pairs of layers, and there are none: use tp-style megatron")
         length = facts.trace.meta.sequence_length
         seeds = sequence_of(facts, length) if length else {}
+        if not length and facts.trace.meta.made_by == "triosim.model":
+            raise PlanError(f"{about}: {facts.trace.meta.workload} reads no sequences of tokens: leave it out")
         if not length or not seeds:
             raise PlanError(
                 f"{about}: which dimension of {facts.trace.meta.workload or 'the trace'} is the sequence is not known: "
