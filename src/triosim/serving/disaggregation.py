@@ -3,8 +3,8 @@
 A prompt is computed by a replica that prefills, which also gives the first token.  Its KV cache goes over the network
 to a replica that decodes, as soon as that has blocks for it; until it is there the first replica keeps its blocks.  It
 is sent whole when the prompt is computed, or layer by layer: each layer of a chunk when it is computed, evenly over the
-step, and those before it have come (an assumption: no source says so).  What the other has in its cache is not sent.  A request that is evicted while it
-decodes computes everything again where it is.
+step, and those before it have come (an assumption: no source says so).  What the other has in its cache is not sent.  A
+request that is evicted while it decodes computes everything again where it is.
 
 Which replica decodes is chosen when there is first something to send (prefill first), or when the request arrives,
 before it is chosen who prefills (decode first).
