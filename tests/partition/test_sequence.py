@@ -7,6 +7,7 @@ notes what they send.  Ours works from the trace of the undivided step.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -312,8 +313,12 @@ def test_what_cannot_rest_is_refused(size: int, rules: list, words: str) -> None
 
 
 def test_a_trace_without_a_sequence_is_refused() -> None:
+    trace = triosim.model("resnet18", batch_size=2)
+    with pytest.raises(PlanError, match="reads no sequences of tokens: leave it out"):
+        partition(trace, mesh_of(tp=2), [Megatron(), Sequence()])
+    recorded = replace(trace, meta=replace(trace.meta, made_by="recorder"))
     with pytest.raises(PlanError, match="is the sequence is not known"):
-        partition(triosim.model("resnet18", batch_size=2), mesh_of(tp=2), [Megatron(), Sequence()])
+        partition(recorded, mesh_of(tp=2), [Megatron(), Sequence()])
 
 
 def test_without_ranks_to_rest_on_it_is_said() -> None:
