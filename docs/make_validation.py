@@ -1,0 +1,69 @@
+"""Fill the tables of docs/validation.md that say what is predicted now of published trainings.
+
+    python -m validation.judge.training --json published.json
+    python -m validation.judge.training --data DATA/training/measured.csv --json measured.json
+    python -m validation.judge.training --data validation/data/bridge.csv --json bridge.json
+    PYTHONPATH=. python docs/make_validation.py published.json measured.json bridge.json
+
+Each file is known by its name; tables of those that are not given stay as they are.  A table stands between
+``<!-- now NAME [FIRST LAST] [odd|apart] -->`` and ``<!-- end now -->``: of the rows from id FIRST to LAST, of odd ones
+alone of the sources that it names already, or of even and odd ones apart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from validation.judge.training import HEAD, Judged, line
+
+PAGE = Path(__file__).with_name("validation.md")
+MARKED = re.compile(r"(<!-- now (\w+)((?: \w+)*) -->\n).*?(<!-- end now -->)", re.DOTALL)
+LAST_COLUMN = " hi/lo"
+"""Memory and what predicting takes stand elsewhere."""
+EVEN, ODD, NOW = "even rows, which may shape a stack", "odd rows, which judge", "the same rows as predicted now"
+
+
+def main() -> None:
+    """Rewrite the page."""
+    given = {Path(name).stem: _read(Path(name)) for name in sys.argv[1:]}
+
+    def filled(mark: re.Match[str]) -> str:
+        rows = given.get(mark[2])
+        if rows is None:
+            return mark[0]
+        words = mark[3].split()
+        ids = [word for word in words if word[-1].isdigit()]
+        own = [row for row in rows if not ids or ids[0] <= row.id <= ids[1]]
+        odd, even = ([row for row in own if row.judges is judges] for judges in (True, False))
+        if "odd" in words:
+            tables = [_table([row for row in odd if f"\n{row.source[:40]}" in mark[0]], "", whole=False)]
+        elif "apart" in words:
+            tables = [_table(even, EVEN), _table(odd, ODD)]
+        else:
+            tables = [_table(own, NOW)]
+        return f"{mark[1]}```text\n" + "\n\n".join(tables) + f"\n```\n{mark[4]}"
+
+    PAGE.write_text(MARKED.sub(filled, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _read(path: Path) -> list[Judged]:
+    """Rows that a judge wrote and could predict; vTrain's have a page of their own."""
+    found = [Judged(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
+    return [row for row in found if not row.lacks and not row.source.startswith("vTrain")]
+
+
+def _table(rows: list[Judged], title: str, whole: bool = True) -> str:
+    """Lines of its sources, and of all together where ``whole``."""
+    width = HEAD.index(LAST_COLUMN) + len(LAST_COLUMN)
+    lines = [title, HEAD] if title else [HEAD]
+    lines += [line([row for row in rows if row.source == name], name) for name in sorted({row.source for row in rows})]
+    if whole:
+        lines.append(line(rows, "all"))
+    return "\n".join(one[:width].rstrip() for one in lines)
+
+
+if __name__ == "__main__":
+    main()
