@@ -88,6 +88,10 @@ def test_what_does_not_go_together_is_a_sentence(tmp_path: Path) -> None:
     assert "give --sweep as well" in run(*JOB, "--csv", "t.csv", code=2, cwd=tmp_path).stderr
     assert "at least 1" in run(*JOB, "--sweep", "tp=1", "--workers", "0", code=2).stderr
     assert "tq" in run(*JOB, "--sweep", "tq=1", code=2).stderr
+    alone = run(*JOB, "--sweep", "tp=7", code=2)
+    assert "cannot be divided into tp 7" in alone.stderr
+    assert alone.stdout == ""
+    assert "none of the 2 plans can be formed" in run(*JOB, "--sweep", "tp=7,9", code=2).stderr
     for option in (("--tp", "2"), ("--micro-batches", "2"), ("--sequence-parallel",)):
         words = ("--sweep", f"{option[0][2:]}=on" if len(option) < 2 else f"{option[0][2:]}=1,2")
         assert f"{option[0]} is given by itself and in --sweep" in run(*JOB, *option, *words, code=2).stderr

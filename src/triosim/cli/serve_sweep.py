@@ -68,6 +68,8 @@ def sweep(options: ServeOptions, goals: Sequence[Slo]) -> None:
         if options.json is not None:
             write_json(to_dict(outcomes, names, sized), options.json)
         kept.done()
+    if len(outcomes) == 1 and outcomes[0].figures is None:
+        raise InputError(outcomes[0].why)
     if wants_summary(options.json):
         show(outcomes, names, sized, rich_console())
     say(written("sweep", options.json), options.json)

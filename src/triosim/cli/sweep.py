@@ -101,6 +101,8 @@ def sweep(options: Options, training: bool) -> None:
             progress("writing")
             lines = _write(outcomes, trace.meta.workload, system.name, options)
             kept.done()
+    if len(outcomes) == 1 and outcomes[0].figures is None:
+        raise InputError(outcomes[0].why)
     if wants_summary(options.json, options.csv):
         from triosim.cli.streams import rich_console
 

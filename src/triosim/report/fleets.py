@@ -38,7 +38,8 @@ def show(outcomes: Sequence[FleetOutcome], goals: Sequence[str], sized: bool, co
         console.print(Text(f"no fleet keeps {', '.join(goals)}", "bold"))
     fell = [one for one in outcomes if one.figures is None]
     if fell:
-        console.print()
+        if best or goals:
+            console.print()
         console.print(Text(f"{len(fell):,} of {len(outcomes):,} fleets cannot be formed:", "bold"))
         rows = TextTable((Column(), Column(flow="wrap")), indent=2)
         for one in fell[:SHOWN]:

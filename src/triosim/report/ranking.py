@@ -129,7 +129,8 @@ def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: Consol
             console.print(Text(f"and {len(best) - SHOWN:,} more that are possible (--json or --csv has all)", "dim"))
     fell = reasons(outcomes)
     if fell:
-        console.print()
+        if best:
+            console.print()
         out = sum(number for number, _ in fell)
         console.print(Text(f"{out:,} of {len(outcomes):,} plans fell out:", "bold"))
         rows = TextTable((Column(right=True), Column(flow="wrap")), indent=2)
