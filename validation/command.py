@@ -11,9 +11,11 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
+
+import numpy as np
 
 from triosim.core.errors import InputError, no_such_file
 from triosim.core.outputs import text_output
@@ -82,6 +84,24 @@ def rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
             yield from table
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{path}: is no CSV file ({error})") from None
+
+
+HEAD = f"{'rows':>5s}{'mean %':>8s}{'median':>8s}{'bias':>8s}{'worst':>8s}{'holds':>7s}"
+"""Of :func:`figures`."""
+
+
+def figures(off: Sequence[float], holds: Sequence[bool]) -> str:
+    """Rows, mean and median of errors without their signs, bias (the median), the worst, how many intervals hold; %.
+
+    Args:
+        off: predicted over measured less 1, of each row.
+        holds: whether its interval holds the measurement.
+    """
+    size, most = np.abs(off), int(np.argmax(np.abs(off)))
+    return (
+        f"{len(off):5d}{100 * size.mean():8.1f}{100 * np.median(size):8.1f}{100 * np.median(off):+8.1f}"
+        f"{100 * off[most]:+8.1f}{100 * np.mean(holds):7.0f}"
+    )
 
 
 def write(path: Path | None, figures: object) -> None:

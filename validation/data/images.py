@@ -5,7 +5,7 @@ in 16 bits, one image at a time.  Sources:
 
 * ``xDiT docs``: github.com/xdit-project/xDiT, docs/performance/flux.md: FLUX.1 [dev] on up to four H100 of one server.
   Those with Ulysses times rings are left out, which serving does not offer.  The two of one device, and those of
-  Ulysses over four, stand in docs/scenarios.md since before.
+  Ulysses over four, stand in docs/scenarios.md since before: these four were known, all others were predicted blind.
 * ``xDiT issue 378``: github.com/xdit-project/xDiT/issues/378: the same measured by somebody else, who could not repeat
   them.  How far the two are apart is what such figures are worth.
 * ``xDiT issue 416``: github.com/xdit-project/xDiT/issues/416: ``flux_example.py`` on eight H100.
@@ -21,9 +21,10 @@ in 16 bits, one image at a time.  Sources:
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
+
+from validation import command
 
 TABLE = Path(__file__).with_name("images.csv")
 
@@ -55,20 +56,10 @@ class TimedImage(NamedTuple):
 
 def read(path: Path) -> list[TimedImage]:
     """The rows of a table."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            TimedImage(
-                row["source"],
-                row["model"],
-                row["device"],
-                int(row["devices"]),
-                row["shared"],
-                row["weights"],
-                row["stack"],
-                int(row["pixels"]),
-                int(row["steps"]),
-                row["what"],
-                float(row["seconds"]),
-            )
-            for row in csv.DictReader(file)
-        ]
+    return [
+        TimedImage(
+            row["source"], row["model"], row["device"], int(row["devices"]), row["shared"], row["weights"],
+            row["stack"], int(row["pixels"]), int(row["steps"]), row["what"], float(row["seconds"]),
+        )
+        for row in command.rows(path, *TimedImage._fields)
+    ]  # fmt: skip

@@ -60,13 +60,8 @@ def predicted(row: Published) -> Found:
 
 def line(name: str, found: list[Found]) -> str:
     """The figures of some rows."""
-    off = np.array([one.off for one in found])
-    held = np.mean([one.holds for one in found])
-    return (
-        f"{name:62s}{len(off):5d}{100 * np.abs(off).mean():8.1f}{100 * np.median(np.abs(off)):8.1f}"
-        f"{100 * np.median(off):+8.1f}{100 * off[np.argmax(np.abs(off))]:+8.1f}{100 * held:7.0f}"
-        f"{np.exp(np.median([one.spread for one in found])):7.2f}"
-    )
+    said = command.figures([one.off for one in found], [one.holds for one in found])
+    return f"{name:62s}{said}{np.exp(np.median([one.spread for one in found])):7.2f}"
 
 
 def main() -> int:
@@ -76,8 +71,7 @@ def main() -> int:
     parser.add_argument("--rows", action="store_true", help="print each row too")
     options = parser.parse_args()
     found = [predicted(row) for row in elsewhere.read(options.data)]
-    print(f"{'source, device, kernel':62s}{'rows':>5s}{'mean %':>8s}{'median':>8s}{'bias':>8s}{'worst':>8s}"
-          f"{'holds':>7s}{'width':>7s}")  # fmt: skip
+    print(f"{'source, device, kernel':62s}{command.HEAD}{'width':>7s}")
     groups: dict[str, list[Found]] = {}
     for one in found:
         row = one.row

@@ -82,13 +82,8 @@ def _steps(row: TimedImage, machine: System) -> PredictedImage:
 
 def line(name: str, found: list[PredictedImage]) -> str:
     """The figures of some rows."""
-    off = np.array([one.off for one in found])
-    width = np.median([one.interval[1] / one.interval[0] for one in found])
-    return (
-        f"{name:24s}{len(off):5d}{100 * np.abs(off).mean():8.1f}{100 * np.median(np.abs(off)):8.1f}"
-        f"{100 * np.median(off):+8.1f}{100 * off[np.argmax(np.abs(off))]:+8.1f}"
-        f"{100 * np.mean([one.holds for one in found]):7.0f}{width:7.2f}"
-    )
+    said = command.figures([one.off for one in found], [one.holds for one in found])
+    return f"{name:24s}{said}{np.median([one.interval[1] / one.interval[0] for one in found]):7.2f}"
 
 
 def main() -> int:
@@ -98,7 +93,7 @@ def main() -> int:
     parser.add_argument("--rows", action="store_true", help="print each row too")
     options = parser.parse_args()
     found = [predicted(row) for row in images.read(options.data)]
-    print(f"{'source':24s}{'rows':>5s}{'mean %':>8s}{'median':>8s}{'bias':>8s}{'worst':>8s}{'holds':>7s}{'hi/lo':>7s}")
+    print(f"{'source':24s}{command.HEAD}{'hi/lo':>7s}")
     groups: dict[str, list[PredictedImage]] = {}
     for one in found:
         groups.setdefault(one.row.source, []).append(one)

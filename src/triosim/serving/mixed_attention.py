@@ -19,11 +19,9 @@ Source: Dao, FlashAttention-2, arXiv:2307.08691, section 3 (blocks over batch, h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import lru_cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from triosim.core.dataclass import dataclass
@@ -31,6 +29,7 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.physical._constants import bandwidth
+from triosim.serving.fitted import document
 
 SCHEMA = "triosim/mixed-attention/1"
 TILE = 64
@@ -78,10 +77,7 @@ class MixedWork(NamedTuple):
 @lru_cache(maxsize=1)
 def constants() -> MixedConstants:
     """Those that come with the program."""
-    source = resources.files("triosim.serving") / "data" / "mixed_attention.json"
-    found = json.loads(source.read_text(encoding="utf-8"))
-    if found["schema"] != SCHEMA:
-        raise RuntimeError(f"mixed_attention.json has schema {found['schema']!r}, expected {SCHEMA!r}")
+    found = document("mixed_attention", SCHEMA)
     return MixedConstants(**{own.name: float(found["constants"][own.name]) for own in fields(MixedConstants)})
 
 

@@ -15,16 +15,15 @@ Constants are those of ``data/peer_all_reduce.json`` (validation/fit/peer_all_re
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from functools import lru_cache
-from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.group import Group
 from triosim.core.dataclass import dataclass
+from triosim.serving.fitted import document
 
 SCHEMA = "triosim/peer-all-reduce/1"
 DIRECT = ("NVLink", "xGMI")
@@ -51,10 +50,7 @@ class PeerConstants:
 @lru_cache(maxsize=1)
 def constants() -> dict[str, PeerConstants]:
     """Those that come with the program, by the kernels' name."""
-    source = resources.files("triosim.serving") / "data" / "peer_all_reduce.json"
-    found = json.loads(source.read_text(encoding="utf-8"))
-    if found["schema"] != SCHEMA:
-        raise RuntimeError(f"peer_all_reduce.json has schema {found['schema']!r}, expected {SCHEMA!r}")
+    found = document("peer_all_reduce", SCHEMA)
     return {
         name: PeerConstants(**{own.name: float(row[own.name]) for own in fields(PeerConstants)})
         for name, row in found["constants"].items()

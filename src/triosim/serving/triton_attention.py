@@ -16,16 +16,15 @@ keys and for each row's maximum: ``cost`` is in units of a step at peak, the one
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib import resources
 
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.physical.attention import family_of
+from triosim.serving.fitted import document
 from triosim.serving.mixed_attention import constants
 
 SCHEMA = "triosim/triton-attention/1"
@@ -41,11 +40,7 @@ def runs_on(device: Accelerator) -> bool:
 @lru_cache(maxsize=1)
 def cost() -> float:
     """Of a step, in units of one at peak: the constant that comes with the program."""
-    source = resources.files("triosim.serving") / "data" / "triton_attention.json"
-    found = json.loads(source.read_text(encoding="utf-8"))
-    if found["schema"] != SCHEMA:
-        raise RuntimeError(f"triton_attention.json has schema {found['schema']!r}, expected {SCHEMA!r}")
-    return float(found["cost"])
+    return float(document("triton_attention", SCHEMA)["cost"])
 
 
 def steps(chunks: Iterable[tuple[int, int]], decodes: int, context: float, shared: float, window: int = 0) -> float:
