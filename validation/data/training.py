@@ -52,6 +52,7 @@ STACKS = {
     "TPU recipes for Trillium": "maxtext", "Google Cloud GPU recipes on A3 and A4": "nemo",
     "MLPerf Training 4.0, Llama 2 LoRA": "nemo", "MLPerf Training 5.1, Llama 2 LoRA": "nemo",
     "MLPerf Training 5.1, Llama 3.1 8B": "nemo", "MLPerf Training 4.0, GPT-3": "nemo",
+    "MLPerf Training 4.0, Stable Diffusion": "torch-compile",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
@@ -157,6 +158,7 @@ PRESETS = {
     }), "Pythia-1.4B": ("pythia-1.4b", {}), "Pythia-2.8B": ("pythia-2.8b", {}), "Pythia-6.9B": ("pythia-6.9b", {}),
     "Pythia-12B": ("pythia-12b", {}), "OPT-175B": ("opt-175b", {}), "GPT-OSS 20B": ("gpt-oss-20b", {}),
     "GPT-OSS 120B": ("gpt-oss-120b", {}), "Qwen3 MoE 30B": ("qwen3-30b-a3b", {}), "GPT3-175B": ("gpt3-175b", {}),
+    "Stable Diffusion 2": ("stable-diffusion-2.1", {}),
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
@@ -270,7 +272,10 @@ def _row(line: Mapping[str, str]) -> Row:
     )  # fmt: skip
 
 
-_OF_IMAGES = {"timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"}}
+_OF_IMAGES = {
+    "timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"},
+    "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
+}  # fmt: skip
 """Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
 default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
 
@@ -378,12 +383,15 @@ def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _facts_of_mlperf(line: Mapping[str, str]) -> dict[str, Any]:
-    """What MLPerf's submissions say otherwise than NeMo's defaults: graphs, and what a gate keeps in 8 bits."""
+    """What MLPerf's submissions say otherwise than their stacks: graphs, what a gate keeps in 8 bits, and of Stable
+    Diffusion that gradients are clipped and reduced after the backward (``conf/custom.yaml``, ``ddp_overlap``)."""
     found: dict[str, Any] = {"gradients": "parameter-fused"} if line["model"] in SUMMED_IN_16_BITS else {}
     if "gate kept in 8 bits" in line["notes"]:
         found["stored_gate"] = "float8_e4m3fn"
     if re.search(r"(?<!no )CUDA graphs", line["notes"]):
         found["host"] = "graph"
+    if "Diffusion" in line["source"]:
+        found |= {"clip": True, "overlap_gradients": False}
     return found
 
 
@@ -540,7 +548,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["optimizer"] = bridge.optimizer(line)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
-    if line["source"].startswith("timm"):
+    if line["source"].startswith("timm") or "Diffusion" in line["source"]:
         plan["layout"] = "channels_last"
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
