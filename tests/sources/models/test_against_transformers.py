@@ -376,7 +376,38 @@ CASES |= {
          "n_group": 4, "topk_group": 2, "layer_types": ["full_attention", *["sliding_attention"] * 3]},
     ),
 }  # fmt: skip
+CASES |= {
+    "olmo_hybrid": (
+        "olmo_hybrid",
+        {**LLAMA, "num_hidden_layers": 4, "num_key_value_heads": 2, "linear_key_head_dim": 16, "pad_token_id": 0,
+         "linear_value_head_dim": 32, "linear_num_key_heads": 2},
+    ),
+    "olmo_hybrid, no positions": (
+        "olmo_hybrid",
+        {**LLAMA, "pad_token_id": 0, "rope_parameters": None, "linear_allow_neg_eigval": False},
+    ),
+    "cohere2_moe": (
+        "cohere2_moe", {**LLAMA, "num_hidden_layers": 4, "sliding_window": 8, "num_experts": 8, "head_dim": 16}
+    ),
+    "cohere2_moe, dense first, listed windows": (
+        "cohere2_moe",
+        {**WINDOWED, "head_dim": 16, "num_key_value_heads": 2, "num_experts": 8, "num_shared_experts": 2,
+         "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "prefix_dense_intermediate_size": 80,
+         "expert_selection_fn": "sigmoid", "rms_norm_eps": 1e-5, "tie_word_embeddings": False},
+    ),
+    "longcat_flash": (
+        "longcat_flash",
+        {"hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "vocab_size": CLASSES, "num_layers": 2,
+         "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+         "head_dim": 8, "moe_topk": 3, "n_routed_experts": 8, "zero_expert_num": 4, "expert_ffn_hidden_size": 48},
+    ),
+}  # fmt: skip
 APART = {
+    "longcat_flash",
+    "olmo_hybrid",
+    "olmo_hybrid, no positions",
+    "cohere2_moe",
+    "cohere2_moe, dense first, listed windows",
     "afmoe, listed windows",
     "apertus",
     "cohere",
@@ -463,7 +494,7 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
                 net = cls._from_config(config, attn_implementation="eager")
             for module in net.modules():
                 if type(module).__name__.endswith(
-                    ("RMSNorm", "Cohere2LayerNorm", "CohereLayerNorm")
+                    ("RMSNorm", "Cohere2LayerNorm", "Cohere2MoeLayerNorm", "CohereLayerNorm")
                 ):  # one kernel, as ours
                     weight = None if "Weightless" in type(module).__name__ else getattr(module, "weight", None)
                     module.forward = functools.partial(_normed, weight)
@@ -471,6 +502,9 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
             for module in net.modules():
                 if type(module).__name__ == "DbrxExperts":
                     module.forward = functools.partial(_grouped, module)
+                if type(module).__name__ == "LongcatFlashExperts":
+                    module.gate_up_proj = torch.nn.Parameter(module.gate_up_proj[: module.num_routed_experts])
+                    module.forward = functools.partial(_grouped_and_idle, module)
             net.train()
             tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
             with Log() as log:
@@ -500,6 +534,19 @@ def _grouped(experts, x, numbers, weights):
     y = F.silu(torch._grouped_mm(y, gate.transpose(1, 2), ends)) * torch._grouped_mm(y, up.transpose(1, 2), ends)
     y = torch._grouped_mm(y, down, ends) * weights.view(-1)[order][:, None]
     return y[order].view(*rows.shape[:1], chosen, -1).sum(1).view(x.shape)
+
+
+def _grouped_and_idle(experts, x, numbers, weights):
+    """LongCat-Flash's experts as grouped products of as many rows as an even choice brings to those that compute."""
+    chosen, count = numbers.shape[1], experts.num_routed_experts
+    numbers, order = numbers.view(-1).sort()
+    taken = x.shape[0] * chosen * count // experts.total_experts
+    y = x[order[:taken] // chosen]
+    ends = torch.histc(numbers.float(), count, 0, count - 1).cumsum(0, dtype=torch.int32)
+    gate, up = torch._grouped_mm(y, experts.gate_up_proj.transpose(1, 2), ends).chunk(2, dim=-1)
+    y = torch._grouped_mm(F.silu(gate) * up, experts.down_proj.transpose(1, 2), ends)
+    y = torch.cat((y, x[order[taken:] // chosen])) * weights.view(-1)[order][:, None]
+    return y[order].view(x.shape[0], chosen, -1).sum(1).to(x.dtype)
 
 
 SAME = {"_fused_rms_norm": "native_layer_norm", "_fused_rms_norm_backward": "native_layer_norm_backward"}

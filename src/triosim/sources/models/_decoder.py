@@ -105,6 +105,10 @@ class Decoder(Text):
         """What the attention of a block is called."""
         return self.layout.attention
 
+    def layout_of(self, layer: int) -> Layout:
+        """The layout of a block, where blocks differ in it."""
+        return self.layout
+
     @property
     def norm(self) -> Norm:
         """The norms of blocks and the last one."""
@@ -140,14 +144,7 @@ class Decoder(Text):
         if layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
         for i in self.layers:
-            at = self.path(i)
-            for name in layout.order or ("attention", "feed_forward", *layout.norms):
-                if name == "attention":
-                    _declare(w, self.attention(i), _joined(at, self.attention_name(i)))
-                elif name == "feed_forward":
-                    _declare(w, self.feed_forward(i), _joined(at, layout.feed_forward))
-                else:
-                    self.norm.weights(w, f"{at}.{name}")
+            self.block_weights(w, i)
         if not layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
         if layout.head and not self.tie_word_embeddings:
@@ -156,13 +153,24 @@ class Decoder(Text):
             rotary.weights(w, layout.body)
         return w
 
+    def block_weights(self, w: Weights, i: int) -> None:
+        """Declare the parameters of a block."""
+        at, layout = self.path(i), self.layout_of(i)
+        for name in layout.order or ("attention", "feed_forward", *layout.norms):
+            if name == "attention":
+                _declare(w, self.attention(i), _joined(at, self.attention_name(i)))
+            elif name == "feed_forward":
+                _declare(w, self.feed_forward(i), _joined(at, layout.feed_forward))
+            else:
+                self.norm.weights(w, f"{at}.{name}")
+
     def forward(self, net: Net, tokens: Tensor) -> Tensor:
         layout = self.layout
         with net.module(layout.body, f"{layout.kind}{layout.model}"):
             x = self.embed(net, tokens)
             rotations = [rotary(net, tokens) for rotary in self.rotaries]
             for i in self.layers:
-                with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{layout.block}"):
+                with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{self.layout_of(i).block}"):
                     x = self._block(net, x, i, rotations[self.rotary(i)] if rotations else None)
             x = self.norm(net, layout.last_norm, x)
         return self.score(net, x)
@@ -188,7 +196,8 @@ class Decoder(Text):
         return net.linear(self.layout.head, x, tied=tied)
 
     def _block(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
-        layout, norms = self.layout, self.layout.norms
+        layout = self.layout_of(i)
+        norms = layout.norms
         attention, feed_forward = self.attention(i), self.feed_forward(i)
 
         def attend(y: Tensor) -> Tensor:
