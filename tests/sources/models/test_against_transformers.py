@@ -401,8 +401,20 @@ CASES |= {
          "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
          "head_dim": 8, "moe_topk": 3, "n_routed_experts": 8, "zero_expert_num": 4, "expert_ffn_hidden_size": 48},
     ),
+    "gemma4, embeddings of each layer": (
+        "gemma4_text",
+        {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3,
+         "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": CLASSES, "num_kv_shared_layers": 3,
+         "use_double_wide_mlp": True, "final_logit_softcapping": 30.0},
+    ),
+    "gemma4, experts": (
+        "gemma4_text",
+        {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 48},
+    ),
 }  # fmt: skip
 APART = {
+    "gemma4, embeddings of each layer",
+    "gemma4, experts",
     "longcat_flash",
     "olmo_hybrid",
     "olmo_hybrid, no positions",

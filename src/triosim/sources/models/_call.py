@@ -28,6 +28,7 @@ class ModelCall(Tape):
     Attributes:
         parameters, buffers: tensors by qualified name.
         further: scores of tokens further on than the next, whose loss is added.
+        kept: what blocks leave for later ones, by name.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
         linears: paths of the linear layers that were called, where there are adapters.
         lowered_weights: weights as autocast has copied them, by the value that was copied.
@@ -56,6 +57,7 @@ class ModelCall(Tape):
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.further: list[Tensor] = []
+        self.kept: dict[str, tuple[Tensor, ...]] = {}
         self.looked_up: dict[int, Tensor] = {}
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision

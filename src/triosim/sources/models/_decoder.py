@@ -195,16 +195,25 @@ class Decoder(Text):
         tied = f"{self.layout.body}.{self.layout.embedding}.weight" if self.tie_word_embeddings else ""
         return net.linear(self.layout.head, x, tied=tied)
 
+    def attended(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
+        """What the attention of a block makes of ``x``."""
+        part = self.attention(i)
+        return _within(net, self.attention_name(i), part.kind, lambda: part(net, x, rotation))
+
+    def fed(self, net: Net, x: Tensor, i: int) -> Tensor:
+        """What the feed-forward part of a block makes of ``x``."""
+        part = self.feed_forward(i)
+        return _within(net, self.layout_of(i).feed_forward, part.kind, lambda: part(net, x))
+
     def _block(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
         layout = self.layout_of(i)
         norms = layout.norms
-        attention, feed_forward = self.attention(i), self.feed_forward(i)
 
         def attend(y: Tensor) -> Tensor:
-            return _within(net, self.attention_name(i), attention.kind, lambda: attention(net, y, rotation))
+            return self.attended(net, y, i, rotation)
 
         def feed(y: Tensor) -> Tensor:
-            return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
+            return self.fed(net, y, i)
 
         def add(x: Tensor, y: Tensor) -> Tensor:
             return net.add(x, net.scaled(y) if layout.scaled else y)
@@ -212,7 +221,7 @@ class Decoder(Text):
         if layout.residual == "single":
             x, read = (net.to(x, "float32"), net.to(x, net.precision)) if layout.wide else (x, x)
             y = self.norm(net, norms[0], read)
-            return net.add(x, attend(y) if feed_forward is None else feed(y))
+            return net.add(x, attend(y) if self.feed_forward(i) is None else feed(y))
         if layout.residual == "parallel":
             y = self.norm(net, norms[0], x)
             attended = attend(y)

@@ -227,7 +227,7 @@ class Experts:
         shared = self._shared(net, flat) if self.shared_gate or (self.shared and self.shared_first) else None
         weights, numbers = self.router(net, flat)
         with net.module("experts", self.experts_kind):
-            y = self._routed(net, flat, weights, numbers)
+            y = self.routed(net, flat, weights, numbers)
         if shared is not None and not self.shared_gate:
             return net.view(net.add(y, shared), shape)
         if shared is not None:
@@ -242,7 +242,8 @@ class Experts:
         with net.module(self.shared_name, self.shared.kind):
             return self.shared(net, x)
 
-    def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+    def routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        """What the experts of tokens ``x`` [tokens, width] make of them, by weights and numbers [tokens, chosen]."""
         kernels = ("silu", "clamped") if self.gated else ("relu2",)
         if net.kernels.fused and self.activation in kernels and not (self.weighed_first or self.idle):
             return self._fused(net, x, weights, numbers)

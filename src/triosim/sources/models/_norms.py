@@ -106,13 +106,13 @@ class NormLayers(PointwiseLayers):
 def composed(net: PointwiseLayers, x: Tensor, weight: Tensor | None) -> Tensor:
     """The norm of the last dimension of ``x``, operator by operator."""
     wide = net.to(x, "float32")
-    mean = _mean(net, net.squared(wide))
-    y = net.to(_times_rows(net, wide, _reciprocal_root(net, net.shifted(mean))), x.dtype)
+    root = _reciprocal_root(net, net.shifted(mean(net, net.squared(wide))))
+    y = net.to(_times_rows(net, wide, root), x.dtype)
     return y if weight is None else net.scaled_by(y, weight)
 
 
-def _mean(net: PointwiseLayers, x: Tensor) -> Tensor:
-    """Over the last dimension, which is kept."""
+def mean(net: PointwiseLayers, x: Tensor) -> Tensor:
+    """Of the last dimension, which is kept."""
     y = net.tensor((*x.shape[:-1], 1), x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::mean", ("self",), (x,), (y,), {"dim": [-1], "keepdim": True})
 
