@@ -411,8 +411,15 @@ CASES |= {
         "gemma4_text",
         {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 48},
     ),
+    "gemma3n": (
+        "gemma3n_text",
+        {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3,
+         "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": CLASSES, "num_kv_shared_layers": 3,
+         "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0, 0.0]},
+    ),
 }  # fmt: skip
 APART = {
+    "gemma3n",
     "gemma4, embeddings of each layer",
     "gemma4, experts",
     "longcat_flash",

@@ -131,6 +131,10 @@ class Decoder(Text):
         """Tokens as the residual stream."""
         return net.embedding(self.layout.embedding, tokens)
 
+    def streamed(self, net: Net, x: Tensor) -> Tensor:
+        """What blocks made of the residual stream, as the last norm reads it."""
+        return x
+
     @property
     def layers(self) -> Sequence[int]:
         """Numbers of the blocks that are built; :func:`with_layers` leaves some out."""
@@ -172,7 +176,7 @@ class Decoder(Text):
             for i in self.layers:
                 with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{self.layout_of(i).block}"):
                     x = self._block(net, x, i, rotations[self.rotary(i)] if rotations else None)
-            x = self.norm(net, layout.last_norm, x)
+            x = self.norm(net, layout.last_norm, self.streamed(net, x))
         return self.score(net, x)
 
     def kinds(self) -> list[int]:
