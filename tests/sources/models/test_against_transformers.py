@@ -19,6 +19,7 @@ from triosim.trace.tables import Phase, Trace
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+initialization = pytest.importorskip("transformers.initialization")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -349,6 +350,10 @@ GEMMA4 = {
     **WINDOWED, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 2, "hidden_size_per_layer_input": 0,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
+MODERN = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "vocab_size": CLASSES, "pad_token_id": 0, "local_attention": 8,
+}  # fmt: skip
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
 CASES |= {
     "bitnet": ("bitnet", {**LLAMA, "num_key_value_heads": 2, "pad_token_id": 0}),
@@ -417,8 +422,18 @@ CASES |= {
          "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": CLASSES, "num_kv_shared_layers": 3,
          "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0, 0.0]},
     ),
+    "modernbert": ("modernbert", MODERN),
+    "modernbert, biases": (
+        "modernbert",
+        {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+         "tie_word_embeddings": False, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "modernbert-decoder": ("modernbert-decoder", {**MODERN, "decoder_bias": False}),
 }  # fmt: skip
 APART = {
+    "modernbert",
+    "modernbert, biases",
+    "modernbert-decoder",
     "gemma3n",
     "gemma4, embeddings of each layer",
     "gemma4, experts",
@@ -502,8 +517,9 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            cls = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+        with FakeTensorMode(allow_non_fake_inputs=True), initialization.no_init_weights():
+            models = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
+            cls = next(known[type(config)] for known in (m._model_mapping for m in models) if type(config) in known)
             for base in cls.__mro__:  # also where scores are capped, which the call leaves out
                 if "_supports_sdpa" in vars(base):
                     base._supports_sdpa = True
@@ -511,6 +527,7 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
                 net = cls._from_config(config, attn_implementation="eager" if model_type == "mpt" else "sdpa")
             except KeyError:  # written before there was the call
                 net = cls._from_config(config, attn_implementation="eager")
+            net.tie_weights()
             for module in net.modules():
                 if type(module).__name__.endswith(
                     ("RMSNorm", "Cohere2LayerNorm", "Cohere2MoeLayerNorm", "CohereLayerNorm")
@@ -527,7 +544,7 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
             net.train()
             tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
             with Log() as log:
-                scores = net(tokens, use_cache=False).logits
+                scores = (net(tokens, use_cache=False) if hasattr(config, "use_cache") else net(tokens)).logits
                 forward = len(log.rows)
                 F.cross_entropy(scores.view(-1, scores.shape[-1]).float(), tokens.view(-1)).backward()
     finally:

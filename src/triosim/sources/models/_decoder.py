@@ -27,7 +27,7 @@ class Layout:
         body, embedding, blocks, last_norm, head: names of modules; the body may have several parts (``model.decoder``);
             without a head nothing scores the vocabulary.
         attention, feed_forward: names of a block's parts; an empty one has its products in the block.
-        norms: names of a block's norms, in the order in which they are used.
+        norms: names of a block's norms, in the order in which they are used; an empty one is none.
         block, model: what the names of those classes end in.
         order: in which a block registers its norms (by name), ``attention`` and ``feed_forward``; by default the norms
             come last.
@@ -109,6 +109,11 @@ class Decoder(Text):
         """The layout of a block, where blocks differ in it."""
         return self.layout
 
+    def own_form(self) -> str:
+        """What a model has beside an attention and a feed-forward part in each block, or what they read, that serving
+        has no times for; ``""`` for nothing."""
+        return ""
+
     @property
     def norm(self) -> Norm:
         """The norms of blocks and the last one."""
@@ -151,11 +156,15 @@ class Decoder(Text):
             self.block_weights(w, i)
         if not layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
-        if layout.head and not self.tie_word_embeddings:
-            w.linear(layout.head, self.width, self.vocabulary, bias=layout.last_bias)
+        self.head_weights(w)
         for rotary in self.rotaries:
             rotary.weights(w, layout.body)
         return w
+
+    def head_weights(self, w: Weights) -> None:
+        """Declare what scores the vocabulary."""
+        if self.layout.head and not self.tie_word_embeddings:
+            w.linear(self.layout.head, self.width, self.vocabulary, bias=self.layout.last_bias)
 
     def block_weights(self, w: Weights, i: int) -> None:
         """Declare the parameters of a block."""
@@ -184,7 +193,7 @@ class Decoder(Text):
         known: list[Any] = []
         found = []
         for i in range(self.depth):
-            parts = self.attention(i), self.feed_forward(i), self.rotary(i)
+            parts = self.attention(i), self.feed_forward(i), self.rotary(i), self.layout_of(i)
             if parts not in known:
                 known.append(parts)
             found.append(known.index(parts))
@@ -242,7 +251,7 @@ class Decoder(Text):
         if layout.residual == "around":
             x = add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
             return add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
-        x = add(x, attend(self.norm(net, norms[0], x)))
+        x = add(x, attend(self.norm(net, norms[0], x) if norms[0] else x))
         return add(x, feed(self.norm(net, norms[1], x)))
 
 

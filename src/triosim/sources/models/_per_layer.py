@@ -99,6 +99,10 @@ class PerLayerInputs(GemmaLike, MostlyWindowed):
                 return f"num_kv_shared_layers {self.num_kv_shared_layers}: no block before makes keys for block {lacking[0]}"
         return super().problem()
 
+    def own_form(self) -> str:
+        shared = "has layers that read the keys of others" if self.num_kv_shared_layers else ""
+        return "has embeddings of each layer" if self.hidden_size_per_layer_input else shared
+
     def kinds(self) -> list[int]:
         own = self.hidden_size_per_layer_input or self.num_kv_shared_layers  # of which each block has another part
         return list(range(self.depth)) if own else super().kinds()

@@ -58,6 +58,9 @@ class Gemma4(PerLayerInputs):
             return "enable_moe_block also needs num_experts, top_k_experts and moe_intermediate_size"
         return super().problem() or (self._experts.router.problem() if self.enable_moe_block else "")
 
+    def own_form(self) -> str:
+        return super().own_form() or ("has experts beside feed-forward parts" if self.enable_moe_block else "")
+
     @property
     def rotaries(self) -> tuple[Rotary, ...]:
         sizes = (self.head_size, self.global_head_dim)

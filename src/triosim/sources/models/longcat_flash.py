@@ -64,6 +64,9 @@ class LongCatFlash(LatentLlama):
     def problem(self) -> str:
         return super().problem() or self._experts.router.problem()
 
+    def own_form(self) -> str:
+        return "has two attentions in a block"
+
     def attention(self, layer: int) -> LatentAttention:
         return replace(super().attention(layer), kind="LongcatFlashMLA", scaled=True)
 
