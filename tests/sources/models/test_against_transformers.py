@@ -350,6 +350,12 @@ GEMMA4 = {
     **WINDOWED, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 2, "hidden_size_per_layer_input": 0,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
+ZAMBA = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4, "n_mamba_heads": 8,
+    "vocab_size": CLASSES, "mamba_ngroups": 2, "mamba_d_state": 16, "chunk_size": 8, "adapter_rank": 8,
+    "num_mem_blocks": 2, "use_shared_attention_adapter": True, "use_mem_rope": True,
+    "layers_block_type": ["linear_attention", *["hybrid"] * 3, "linear_attention"],
+}  # fmt: skip
 MODERN = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
     "vocab_size": CLASSES, "pad_token_id": 0, "local_attention": 8,
@@ -429,8 +435,16 @@ CASES |= {
          "tie_word_embeddings": False, "layer_types": ["sliding_attention", "full_attention"] * 2},
     ),
     "modernbert-decoder": ("modernbert-decoder", {**MODERN, "decoder_bias": False}),
+    "zamba2": ("zamba2", ZAMBA),
+    "zamba2, one transformer": (
+        "zamba2",
+        {**ZAMBA, "num_mem_blocks": 1, "use_shared_attention_adapter": False, "use_mem_rope": False,
+         "add_bias_linear": True},
+    ),
 }  # fmt: skip
 APART = {
+    "zamba2",
+    "zamba2, one transformer",
     "modernbert",
     "modernbert, biases",
     "modernbert-decoder",

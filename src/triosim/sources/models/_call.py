@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from triosim.sources.models._kernels import LayerKernels
 from triosim.sources.models._lora import Lora
@@ -70,6 +71,20 @@ class ModelCall(Tape):
     def parameter(self, name: str) -> Tensor:
         """The parameter ``name`` of the module that is being called."""
         return self.parameters[f"{self.path}.{name}"]
+
+    @contextmanager
+    def sharing(self, path: str, owner: str) -> Iterator[None]:
+        """What is called inside finds the parameters of the module ``owner`` under ``path`` too."""
+        before = f"{owner}."
+        named = {
+            f"{path}.{name.removeprefix(before)}": tensor
+            for name, tensor in self.parameters.items()
+            if name.startswith(before) and path != owner
+        }
+        self.parameters.update(named)
+        yield
+        for name in named:
+            del self.parameters[name]
 
     def optional(self, name: str) -> Tensor | None:
         """The parameter ``name`` of the module that is being called, None if it has none."""

@@ -103,7 +103,7 @@ class Decoder(Text):
 
     def attention_name(self, layer: int) -> str:
         """What the attention of a block is called."""
-        return self.layout.attention
+        return self.layout_of(layer).attention
 
     def layout_of(self, layer: int) -> Layout:
         """The layout of a block, where blocks differ in it."""
