@@ -222,3 +222,21 @@ def test_a_browser_draws_the_page_without_complaint(case: str, tmp_path: Path) -
         assert "&lt;/script&gt;&lt;script&gt;alert" in body
     if case == "does not fit":
         assert "Does not fit" in body
+
+
+def test_the_keyboard_stays_where_it_was_when_a_table_is_sorted_or_a_module_opened(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    presses = """<script>addEventListener("load", () => setTimeout(() => {
+      const held = [];
+      for (const wanted of ["#modules-table th button", "#modules-table button.toggle", "#links-table th button"]) {
+        const button = document.querySelector(wanted), before = button.dataset.key;
+        button.focus(); button.click();
+        const now = document.activeElement;
+        held.push(before !== undefined && now !== button && now.dataset.key === before);
+      }
+      document.body.dataset.held = held.join(" ");
+    }, 300))</script></body>"""
+    page.write_text(html.render(make()).replace("</body>", presses))
+    shown, complaints = browse(page, tmp_path / "profile")
+    assert not complaints
+    assert 'data-held="true true true"' in shown
