@@ -849,7 +849,7 @@
       return (u < v ? -1 : u > v ? 1 : 0) * (state.down ? -1 : 1);
     });
     const heading = make("tr", null, columns.map(([text, , , left, why], i) => make("th", { class: left ? "left" : null, title: why || null, "aria-sort": state.at === i ? (state.down ? "descending" : "ascending") : null },
-      make("button", { "data-key": i, onclick: () => table(id, columns, rows, { ...state, at: i, down: state.at === i ? !state.down : !left }) },
+      text && make("button", { "data-key": i, onclick: () => table(id, columns, rows, { ...state, at: i, down: state.at === i ? !state.down : !left }) },
         text + (state.at === i ? (state.down ? " ▾" : " ▴") : "")))));
     const most = state.all ? sorted.length : Math.min(sorted.length, 12);
     const body = sorted.slice(0, most).map((r) => make("tr", null, columns.map(([, , show, left]) => make("td", { class: left ? "left" : null }, show(r)))));
