@@ -240,10 +240,10 @@ def test_a_routing_that_does_not_exist_is_refused(routing: str, options: dict, p
 ])  # fmt: skip
 def test_a_file_that_asks_for_no_routing_there_is_named(lines: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "box.toml"
-    file.write_text(f'[devices]\nmodel = "H100"\ncount = 4\n[routing]\n{lines}\n')
+    file.write_text(f'[devices]\nmodel = "H100"\ncount = 4\n[scale_up]\ntopology = "switch"\n[routing]\n{lines}\n')
     for words in (("systems", file), ("train", "gpt2", "--system", file, "--dp", "4")):
         assert f"triosim: {file}: routing: {said}" in run(*words, code=2).stderr
-    with pytest.raises(InputError, match="^unknown routing 'mine'"):
+    with pytest.raises(InputError, match=r"^unknown routing 'mine'"):
         Router(machine(file, routing="mine"))
 
 
