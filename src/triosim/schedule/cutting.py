@@ -95,7 +95,8 @@ def candidates(
     different = np.atleast_2d(seconds)  # (1 or count, operators)
     different = different[:1] if bool((different == different[0]).all()) else different
     hosted = issue_s is not None and bool(issue_s.any())
-    different = np.concatenate([different, issue_s[None]]) if hosted else different
+    if issue_s is not None and hosted:
+        different = np.concatenate([different, issue_s[None]])
     work = different[:, forward]
     position = np.full(len(trace), -1, np.int64)
     position[forward] = np.arange(len(forward))

@@ -94,9 +94,10 @@ class PerLayerInputs(GemmaLike, MostlyWindowed):
         first = self.num_hidden_layers - self.num_kv_shared_layers
         if first < self.num_hidden_layers:
             before = {self.window(layer) for layer in range(max(first, 0))}
-            lacking = [layer for layer in range(max(first, 0), self.num_hidden_layers) if self.window(layer) not in before]
+            shared = range(max(first, 0), self.num_hidden_layers)
+            lacking = [layer for layer in shared if self.window(layer) not in before]
             if lacking:
-                return f"num_kv_shared_layers {self.num_kv_shared_layers}: no block before makes keys for block {lacking[0]}"
+                return f"num_kv_shared_layers {len(shared)}: no block before makes keys for block {lacking[0]}"
         return super().problem()
 
     def own_form(self) -> str:

@@ -32,7 +32,6 @@ NORMS = ("input_layernorm", "post_attention_layernorm")
 class LongCatFlash(LatentLlama):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
-    num_hidden_layers: int = 28
     q_lora_rank: int = 1536
     n_routed_experts: int = 512
     zero_expert_num: Count = 256
