@@ -4,6 +4,7 @@
 
 The rows lie in ``validation/data/served.csv``, addresses and assumptions in ``validation/data/served.py``.  Each is
 predicted as ``triosim serve`` would with the options of its engine.  Rows of odd number judge; even ones may shape.
+Where requests arrive at a rate that is too much for what is predicted, only throughput counts.
 Below stands what rows that hold it were first predicted, and with ``--intervals`` how many measurements their 90 %
 intervals cover now, which takes five times as long.
 """
@@ -57,11 +58,12 @@ def main() -> int:
     figures: dict[str, dict[str, float]] = {}
     print(f"\n{'source':28}" + "".join(f"{name:>24}" for name in MEASURED) + "\n" + " " * 28 + f"{HEAD:>24}" * len(MEASURED))
     for name in [*SOURCES, "all odd", "all"]:
-        own = [(row, off) for row, off in found if name.startswith("all") or row.source == name]
+        own = [(row, _judged(row, off)) for row, off in found if name.startswith("all") or row.source == name]
         own = [(row, off) for row, off in own if name != "all odd" or row.number % 2]
         if own:
             figures[name] = _summary([off for _, off in own])
             print(f"{name:28}" + "".join(_cell([off[m] for _, off in own if m in off]) for m in MEASURED))
+    _print_behind("", found)
     _print_first([row for row, _ in found if row.first])
     if within:
         _print_within("now", within)
@@ -71,6 +73,21 @@ def main() -> int:
 
 
 HEAD = "rows  mean  bias worst"
+
+
+BEHIND = 5.0
+"""How many times the measured time the predicted mean time to the first token may be where requests arrive at a rate:
+beyond, the replicas fall behind what arrives, and the times only say how long the run was."""
+
+
+def fallen_behind(row: ServedRow, off: dict[str, float]) -> bool:
+    """Whether a row's arrivals are more than what is predicted to serve them."""
+    return row.arrivals.startswith("poisson") and off.get("ttft_ms", 0.0) > BEHIND - 1
+
+
+def _judged(row: ServedRow, off: dict[str, float]) -> dict[str, float]:
+    """Errors of a row that say something."""
+    return {name: value for name, value in off.items() if name == "rate" or not fallen_behind(row, off)}
 
 
 def predicted(row: ServedRow, interval: bool = False) -> dict[str, tuple[float, float, float]]:
@@ -122,13 +139,21 @@ def _print_first(rows: list[ServedRow]) -> None:
     """What rows were first predicted, and what their intervals covered."""
     for label, kept in (("first predictions", rows), ("odd ones of them", [row for row in rows if row.number % 2])):
         if kept:
-            offs = {m: [row.first[m][0] / row.measured[m] - 1 for row in kept if m in row.first] for m in MEASURED}
-            print(f"{label:28}" + "".join(_cell(offs[m]) for m in MEASURED))
+            offs = [(row, {m: first[0] / row.measured[m] - 1 for m, first in row.first.items()}) for row in kept]
+            own = [_judged(row, off) for row, off in offs]
+            print(f"{label:28}" + "".join(_cell([off[m] for off in own if m in off]) for m in MEASURED))
+            _print_behind(" at first", offs)
     if rows:
-        own = [(row, name, ends) for row in rows for name, ends in row.first.items()]
-        held = [(name, low <= row.measured[name] <= high) for row, name, (_, low, high) in own if low == low]
+        every = [(row, name, ends) for row in rows for name, ends in row.first.items()]
+        held = [(name, low <= row.measured[name] <= high) for row, name, (_, low, high) in every if low == low]
         if held:
             _print_within("first", held)
+
+
+def _print_behind(when: str, found: list[tuple[ServedRow, dict[str, float]]]) -> None:
+    arriving = [fallen_behind(row, off) for row, off in found if row.arrivals.startswith("poisson")]
+    if any(arriving):
+        print(f"{sum(arriving)} of {len(arriving)} rows of arrivals at a rate fall behind them{when}: times left out")
 
 
 def _print_within(when: str, within: list[tuple[str, bool]]) -> None:
