@@ -38,7 +38,7 @@ LENGTHS_SOURCE = (
     "https://github.com/FlashLab-MBZUAI/HBFSim (validation/calibration/h100-llama2-70b-calibration-protocol.json: "
     "prompts of 48 to 1,021 tokens, 222.3 in the mean)"
 )
-"""Of prompts; that they are lognormal with a sigma of 0.7 is assumed.  Outputs are lognormal by the logs of Server runs:
+"""Of prompts; that they are lognormal with a sigma of 0.7 is assumed.  Outputs are lognormal by the logs of Server:
 latencies, less the time to the first token and over the median time of a token, have their 50th, 90th, 95th, 97th and
 99th percentile on one line (H200 of 4.1: 250, 523, 644, 740, 956 tokens, sigma 0.576), with the mean of the log, 291;
 Krai's Llama 3.1 writes 296."""
@@ -134,16 +134,17 @@ SOURCES = {
     ),
     "MLPerf 4.1 AMD": ServedSource(
         f"{RESULTS_41} (closed/AMD, Dell: llama2-70b; code/llama2-70b-99.9/test_VllmFp8)",
-        "vLLM of mid-2024, its steps as those of version 1, fed in process; 768 requests at once, as MangoBoost has them",
+        "vLLM of mid-2024, its steps as those of version 1, fed in process; 768 requests at once as MangoBoost has",
     ),
     "MLPerf 5.0 AMD": ServedSource(
         f"{RESULTS_50} (closed/AMD: MI325X; closed/MangoBoost: four servers of MI300X, server_offline.sh)",
-        "vLLM of late 2024, its steps as those of version 1; on MI325X as many requests as the cache holds; MangoBoost's "
-        "cache in 16 bits, its default",
+        "vLLM of late 2024, its steps as those of version 1; on MI325X as many requests as the cache holds; "
+        "MangoBoost's cache in 16 bits, its default",
     ),
     "MLPerf 4.1 Red Hat": ServedSource(
-        f"{RESULTS_41} (closed/RedHat: L40S, vLLM 0.5.1)", "two replicas of two devices on the host's links, PCIe 4.0; limits of the server by default; seen and predicted "
-        "last, as no link was said at first"
+        f"{RESULTS_41} (closed/RedHat: L40S, vLLM 0.5.1)",
+        "two replicas of two devices on the host's links, PCIe 4.0; limits of the server by default; predicted after "
+        "the others, as no link was said at first",
     ),
     "MLPerf 5.0 Krai": ServedSource(
         f"{RESULTS_50} (open/Krai: llama2-70b-fp8_dyn)",
@@ -178,7 +179,8 @@ class ServedRow(NamedTuple):
         devices, ranks: of tensor parallelism, and of attention apart.
         weights, kv: types of weights and of the cache.
         engine, version: what serves.
-        options: of the pool (``utilisation``, ``front``: seconds of the front end), of the machine (``link``) and of the engine.
+        options: of the pool (``utilisation``, ``front``: seconds of the front end), of the machine (``link``) and of
+            the engine.
         arrivals: as ``--arrivals`` has them.
         prompt, output: tokens, fixed, ``LEAST-MOST`` or as ``--lengths`` has one side.
         requests: how many.

@@ -56,7 +56,8 @@ def main() -> int:
         if options.rows:
             print(_line(row, off), flush=True)
     figures: dict[str, dict[str, float]] = {}
-    print(f"\n{'source':28}" + "".join(f"{name:>24}" for name in MEASURED) + "\n" + " " * 28 + f"{HEAD:>24}" * len(MEASURED))
+    print(f"\n{'source':28}" + "".join(f"{name:>24}" for name in MEASURED))
+    print(" " * 28 + f"{HEAD:>24}" * len(MEASURED))
     for name in [*SOURCES, "all odd", "all"]:
         own = [(row, _judged(row, off)) for row, off in found if name.startswith("all") or row.source == name]
         own = [(row, off) for row, off in own if name != "all odd" or row.number % 2]
