@@ -159,11 +159,16 @@ SOURCES = {
         "https://github.com/sgl-project/sgl-cookbook (DeepSeek-V2-Lite on a TPU v6e-4)",
         "eight users, which is what rate and latency say; scheduling as SGLang's",
     ),
+    "TensorRT-LLM 1.0 experts": ServedSource(
+        "https://github.com/NVIDIA/TensorRT-LLM (docs/source/performance/perf-overview.md of version 1.0)",
+        "its mixtures of experts at the four lengths that the dense rows have: TP8 with enable_attention_dp, as its "
+        "options for them say, is eight ranks of attention that share experts; 0.95 of the memory; prompts whole",
+    ),
 }
 """By the name that rows have."""
-BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview")
-"""Whose steps have the limits of :mod:`validation.data.trtllm_bench`, which were looked up after the first predictions:
-these took those of the server, 8,192 tokens and 2,048 requests."""
+BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview", "TensorRT-LLM 1.0 experts")
+"""Whose steps have the limits of :mod:`validation.data.trtllm_bench`, which were looked up after the first predictions
+of the first two: these took those of the server, 8,192 tokens and 2,048 requests."""
 MEASURED = ("ttft_ms", "tpot_ms", "ttft_p99_ms", "tpot_p99_ms", "itl_ms", "latency_s", "rate")
 """What may be measured: rate is output tokens a second of all devices; the times are means or medians,
 but for those of the 99th percentile."""

@@ -92,6 +92,8 @@ class _Pool(_Machine):
     image_size: Count | None = None
     cp: Count = 1
     cp_style: str = "ulysses"
+    cp_ulysses: int = 0
+    cfg_parallel: Count = 1
     step_cache: str | None = None
     stack: str | None = None
     max_length: Count | None = None
@@ -111,7 +113,7 @@ class _Pool(_Machine):
     @property
     def size(self) -> int:
         """Of all replicas."""
-        return self.replicas * self.tp * self.cp * self.pp * self.dp
+        return self.replicas * self.tp * self.cp * self.cfg_parallel * self.pp * self.dp
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,8 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         image_size=own.image_size,
         context_parallel=own.cp,
         context_style=own.cp_style,
+        context_ulysses=own.cp_ulysses,
+        guidance_parallel=own.cfg_parallel,
         step_cache=own.step_cache,
         stack=own.stack,
         longest=own.max_length,
