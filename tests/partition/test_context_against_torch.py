@@ -159,7 +159,7 @@ def test_every_rank_computes_as_much_as_ours(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_as_many_bytes_are_moved_around_the_blocks(ranks: int) -> None:
-    """Blocks merged and gradients added up, on average over the ranks; sums of exponentials, a 64th, are not counted."""
+    """Blocks merged and gradients added up, on average over ranks; sums of exponentials, a 64th, are not counted."""
     each = [_theirs(ranks, rank, "alltoall")[3] for rank in range(ranks)]
     elements = BATCH * HEADS * HEAD * LENGTH // ranks
     for at, merged in enumerate((merged_results, merged_gradients)):

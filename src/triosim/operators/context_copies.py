@@ -1,26 +1,27 @@
 """What attention over divided sequences costs beside its kernels: blocks that are merged, heads that are put in order.
 
-All of a pass is one operator behind the attention (:mod:`triosim.partition.context_copies`), which reads and writes its
-result, or the gradient of its queries.  With ``b`` bytes an element, ``n`` blocks, and ``r`` elements of keys and values
-for one of the result:
+All of a pass is one operator behind the attention (:mod:`triosim.partition.context_copies`), which reads and writes
+its result, or the gradient of its queries; what is moved is reckoned for each element of that.
 
-* ``merge_blocks``: keys and values are joined to be sent (``r b`` read and written); then the results of the blocks,
-  each weighed by its part of the sum of exponentials, are added up.  Of a causal attention whose positions are dealt out
-  in pairs, half of the later blocks are for half of the queries: ``w = 3/4`` of the elements on average.
+* ``merge_blocks``: keys and values are joined to be sent; then the results of the blocks, each weighed by its part of
+  the sum of exponentials, are added up.  Of a causal attention whose positions are dealt out in pairs half of the later
+  blocks are for half of the queries: 3/4 of the elements on average.
 * ``merge_gradients``: the gradients of queries, keys and values of each block are added up.
-* ``order_heads``: of queries, keys, values and results (or their gradients) the heads that go to one rank are put side by
-  side before an all-to-all, or positions in order after it: one copy of each, and another where there are several
-  samples, or where positions are dealt out in pairs.
+* ``order_heads``: of queries, keys, values and results (or their gradients) the heads that go to one rank are put side
+  by side before an all-to-all, or positions in order after it: one copy of each, and another where there are several
+  samples (``deepspeed/sequence/layer.py``, ``_generate_layout_params``), or where positions are dealt out in pairs
+  (Transformer Engine, ``reorder_seq_chunks_for_a2a_before_attn``).
 
 How blocks are merged (:data:`MERGES`):
 
-* ``fused``, Transformer Engine: a kernel for each block in the type of the result, ``out += block exp(lse - sum)``, and
-  one for its sums (``context_parallel.py``: ``flash_attn_fwd_out_correction``, ``dq.add_``, ``dk.add_``);
-* ``composed``, PyTorch: operator by operator in float32, ``out - sigmoid(lse' - lse) (out - block)``; halves are put into
-  the whole by copying that, and joined keys and values are copied for each block that follows
+* ``fused``, Transformer Engine: a kernel for each block in the type of the result, ``out += block exp(lse - sum)``,
+  and one for its sums (``transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py``:
+  ``flash_attn_fwd_out_correction``, ``dq.add_``, ``dk.add_``);
+* ``composed``, PyTorch: operator by operator in float32, ``out - sigmoid(lse' - lse) (out - block)``; halves are put
+  into the whole by copying that, and joined keys and values are copied for each block that follows
   (``torch/distributed/tensor/experimental/_attention.py``: ``_SDPAMerger``, ``_partial_update``,
   ``_templated_ring_attention_backward``);
-* ``compiled``: the same in one kernel for each block, as TorchInductor joins such operators.
+* ``compiled``: the same in one kernel for each block, which is what TorchInductor is taken to make of such operators.
 """
 
 from __future__ import annotations

@@ -74,13 +74,11 @@ def with_context_copies(trace: Trace, blocks: int, exchanged: bool, how: str) ->
         **{column: getattr(operators, column)[source] for column in ("phase", "module", "view", "sync")},
     )  # fmt: skip
     kernels = replace(trace.kernels, operator=first[trace.kernels.operator])
-    return count_work(
-        replace(trace, operators=taken, kernels=kernels, communications=trace.communications.unplaced())
-    )
+    return count_work(replace(trace, operators=taken, kernels=kernels, communications=trace.communications.unplaced()))
 
 
 def _without(column: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """A column with nothing known of some rows."""
-    out = column.copy()
+    out: NDArray[np.float64] = column.copy()
     out[rows] = np.nan
     return out

@@ -107,8 +107,8 @@ class Stack:
             gradient; otherwise nothing computes beside them.
         experts: how experts multiply (:data:`EXPERTS`).
         expert_counts: who reads how many rows each expert has (:data:`COUNTS`), unless all are padded to a capacity.
-        merges: how results of a ring's blocks are merged (:data:`MERGES`): ``fused`` in one kernel for each in their own
-            type, or ``composed`` of operators in float32, which ``fused_pointwise`` joins.
+        merges: how results of a ring's blocks are merged (:data:`MERGES`): ``fused`` in one kernel for each in their
+            own type, or ``composed`` of operators in float32, which ``fused_pointwise`` joins.
         expert_padding: whether rows of experts are copied to be padded before they are cast to 8 or 4 bits, and back,
             unless all are padded to a capacity.
         graphs: parts of a block that are launched as a graph (:data:`GRAPHS`); the host has a row of its own for a
