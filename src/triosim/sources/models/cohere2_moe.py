@@ -51,8 +51,9 @@ class Cohere2MoE(BiasedAttention, MostlyWindowed):
 
     def problem(self) -> str:
         named = {
-            "shared_expert_combination_strategy": ("sum", "average"), "expert_selection_fn": ("softmax", "sigmoid"),
-        }  # fmt: skip
+            "shared_expert_combination_strategy": ("sum", "average"),
+            "expert_selection_fn": ("softmax", "sigmoid"),
+        }
         wrong = [f"{key} is {' or '.join(one)}" for key, one in named.items() if getattr(self, key) not in one]
         return super().problem() or self._router.problem() or "".join(wrong[:1])
 
