@@ -198,9 +198,7 @@ def test_weights_in_8_bits_are_quicker_and_smaller_where_devices_multiply_them(m
 def test_devices_share_the_tokens_of_an_image_as_one_forward_pass_does(
     machine: triosim.System, style: str, heads: int
 ) -> None:
-    own = Pool(
-        "dit-xl-2", machine, engine="diffusers", context_parallel=4, context_style=style, context_ulysses=heads
-    )
+    own = Pool("dit-xl-2", machine, engine="diffusers", context_parallel=4, context_style=style, context_ulysses=heads)
     assert own.size == 4
     more = {"parallelism_options": {"cp-ulysses": str(heads)}} if heads else {}
     plan = triosim.Plan(dp=4, cp=4, cp_style=style, batch_size=2, training=False, **more)
