@@ -171,7 +171,11 @@ def test_what_is_not_served_says_why(name: str, says: str) -> None:
              "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64},
             "experts beside",
         ),
-        ("zamba2", {"num_hidden_layers": 2, "layers_block_type": ["mamba", "hybrid"]}, "transformers that blocks share"),
+        (
+            "zamba2",
+            {"num_hidden_layers": 2, "layers_block_type": ["mamba", "hybrid"]},
+            "transformers that blocks share",
+        ),
         ("modernbert", {"num_hidden_layers": 2}, "no decoder of text"),
     ],
 )  # fmt: skip
