@@ -6,8 +6,9 @@
     PYTHONPATH=. python docs/make_validation.py published.json measured.json bridge.json
 
 Each file is known by its name; tables of those that are not given stay as they are.  A table stands between
-``<!-- now NAME [FIRST LAST] [odd|apart] -->`` and ``<!-- end now -->``: of the rows from id FIRST to LAST, of odd ones
-alone of the sources that it names already, or of even and odd ones apart.
+``<!-- now NAME [FIRST LAST] [odd|apart|sums] -->`` and ``<!-- end now -->``: of the rows from id FIRST to LAST, of odd
+ones alone of the sources that it names already, of even and odd ones apart, or the sums of all that no constant was
+chosen with.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import re
 import sys
 from pathlib import Path
 
-from validation.judge.training import HEAD, Judged, line
+from validation.judge.training import HEAD, Judged, as_first, line
 
 PAGE = Path(__file__).with_name("validation.md")
 MARKED = re.compile(r"(<!-- now (\w+)((?: \w+)*) -->\n).*?(<!-- end now -->)", re.DOTALL)
 LAST_COLUMN = " hi/lo"
 """Memory and what predicting takes stand elsewhere."""
+BLIND = "P0201"
+"""From this row on sources were predicted before anyone had looked at them, even rows too."""
 EVEN, ODD, NOW = "even rows, which may shape a stack", "odd rows, which judge", "the same rows as predicted now"
 
 
@@ -40,6 +43,8 @@ def main() -> None:
         odd, even = ([row for row in own if row.judges is judges] for judges in (True, False))
         if "odd" in words:
             tables = [_table([row for row in odd if f"\n{row.source[:40]}" in mark[0]], "", whole=False)]
+        elif "sums" in words:
+            tables = [_sums(own)]
         elif "apart" in words:
             tables = [_table(even, EVEN), _table(odd, ODD)]
         else:
@@ -55,14 +60,32 @@ def _read(path: Path) -> list[Judged]:
     return [row for row in found if not row.lacks and not row.source.startswith("vTrain")]
 
 
+def _sums(rows: list[Judged]) -> str:
+    """A line of each kind of row that shaped no constant."""
+    blind = [row for row in rows if row.id >= BLIND]
+    judging = [row for row in rows if row.judges]
+    unseen = [row for row in rows if row.judges or row.id >= BLIND]
+    lines = [
+        HEAD,
+        line([as_first(row) for row in blind], f"from {BLIND} on, as first predicted"),
+        line(blind, f"from {BLIND} on, now"),
+        line(judging, "odd rows, now"),
+        line(unseen, f"odd ones and all from {BLIND} on, now"),
+    ]
+    return "\n".join(_narrow(one) for one in lines)
+
+
 def _table(rows: list[Judged], title: str, whole: bool = True) -> str:
     """Lines of its sources, and of all together where ``whole``."""
-    width = HEAD.index(LAST_COLUMN) + len(LAST_COLUMN)
     lines = [title, HEAD] if title else [HEAD]
     lines += [line([row for row in rows if row.source == name], name) for name in sorted({row.source for row in rows})]
     if whole:
         lines.append(line(rows, "all"))
-    return "\n".join(one[:width].rstrip() for one in lines)
+    return "\n".join(_narrow(one) for one in lines)
+
+
+def _narrow(text: str) -> str:
+    return text[: HEAD.index(LAST_COLUMN) + len(LAST_COLUMN)].rstrip()
 
 
 if __name__ == "__main__":

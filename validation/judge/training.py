@@ -119,7 +119,7 @@ def main() -> int:
     command.write(options.json, [asdict(one) for one in judged])
     _listed(judged)
     if first := [replace(one, gates=False) for one in judged if one.first and not one.lacks]:
-        table([_as_first(one) for one in first], "as first predicted, before anything was mended in view of these rows")
+        table([as_first(one) for one in first], "as first predicted, before anything was mended in view of these rows")
         table(first, "the same rows as predicted now")
     table([one for one in judged if not one.judges], "even rows, which may shape a stack")
     return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
@@ -229,7 +229,7 @@ def system(
     return _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
 
 
-def _as_first(one: Judged) -> Judged:
+def as_first(one: Judged) -> Judged:
     """A row with the prediction that was made when it was found."""
     predicted, low, high = one.first
     return replace(one, predicted=predicted, low=low, high=high, memory=math.nan)
