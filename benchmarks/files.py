@@ -71,10 +71,10 @@ def profile(path: Path, steps: int) -> None:
 
 
 def _reading(folder: Path) -> tuple[Callable[[], object], dict[str, float]]:
-    from triosim.sources.reading import read
+    from triosim.sources.reading import load
 
     path = folder / "profile.json"
-    return lambda: read(path), {"bytes": path.stat().st_size}
+    return lambda: load(path), {"bytes": path.stat().st_size}
 
 
 def _writing(ending: str, folder: Path) -> tuple[Callable[[], object], dict[str, float]]:

@@ -67,10 +67,10 @@ def _sums(rows: list[Judged]) -> str:
     unseen = [row for row in rows if row.judges or row.id >= BLIND]
     lines = [
         HEAD,
-        line([as_first(row) for row in blind], f"from {BLIND} on, as first predicted"),
-        line(blind, f"from {BLIND} on, now"),
-        line(judging, "odd rows, now"),
-        line(unseen, f"odd ones and all from {BLIND} on, now"),
+        line([as_first(row) for row in blind], "sources never looked at, first predicted"),
+        line(blind, "the same now"),
+        line(judging, "odd rows of all sources, now"),
+        line(unseen, "all of these, now"),
     ]
     return "\n".join(_narrow(one) for one in lines)
 

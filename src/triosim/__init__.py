@@ -27,7 +27,7 @@ _HOME = {
     "Result": "triosim.prediction.result",
     "System": "triosim.hardware.system",
     "Trace": "triosim.trace.tables",
-    "load": "triosim.sources.reading:read",
+    "load": "triosim.sources.reading:load",
     "model": "triosim.sources.modelling",
     "record": "triosim.sources.record",
     "save": "triosim.trace.store",
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from triosim.prediction.together import simulate_together as simulate_together
     from triosim.search.sweep import sweep as sweep
     from triosim.sources.modelling import model as model
-    from triosim.sources.reading import read as load  # noqa: F401
+    from triosim.sources.reading import load  # noqa: F401
     from triosim.sources.record import record as record
     from triosim.trace.store import save as save
     from triosim.trace.tables import Trace as Trace

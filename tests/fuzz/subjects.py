@@ -62,9 +62,9 @@ def _predicted(trace: Any) -> None:
 
 
 def _trace(folder: Path, name: str) -> None:
-    from triosim.sources.reading import read
+    from triosim.sources.reading import load
 
-    made = read(folder / name if name else folder)
+    made = load(folder / name if name else folder)
     if _now_and_then(folder / name if name else folder / "trace.csv", 10):
         _predicted(made)
 

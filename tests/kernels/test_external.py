@@ -20,7 +20,7 @@ from triosim.hardware.catalog import accelerator
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import describe, price
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Kernels, Meta, Phase, Trace
 from triosim.transform.rescale import rescale
@@ -222,7 +222,7 @@ def test_times_of_another_device_are_not_used(file):
 
 
 def test_a_profile_of_the_traces_own_kernels_gives_its_own_times(file):
-    recorded = read(shared("triosim-h100", "vgg13-bs512-raw"))
+    recorded = load(shared("triosim-h100", "vgg13-bs512-raw"))
     kernels = recorded.kernels
     lines = ["Start (ns),Duration (ns),CorrId,Name"]
     for row, (name, seconds) in enumerate(zip(kernels.name, kernels.device_s, strict=True)):

@@ -16,7 +16,7 @@ from triosim.core.errors import InputError
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import MODELS, PricingJob
 from triosim.kernels.pricing import describe, price, undecided_rows
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.transform.rescale import rescale
 
 
@@ -77,7 +77,7 @@ def test_times_of_a_processor_are_not_those_of_a_gpu(tmp_path):
     p = Profile()
     for at in range(3):
         p.op("aten::mm", 1000 * at, 900, dims=[[64, 64], [64, 64]])
-    recorded = read(p.write(profile))
+    recorded = load(p.write(profile))
     assert (recorded.meta.clock, recorded.meta.device) == ("cpu", None)
     there = simulate(recorded, system(device="A100"))
     assert there.iteration_time_s < 1e-3
@@ -88,7 +88,7 @@ def test_times_of_a_processor_are_not_those_of_a_gpu(tmp_path):
 def test_what_was_profiled_without_shapes_is_not_priced_from_them(tmp_path):
     p = Profile()
     p.op("aten::mm", 0, 900)
-    recorded = read(p.write(tmp_path / "mine.json"))
+    recorded = load(p.write(tmp_path / "mine.json"))
     assert simulate(recorded, system()).iteration_time_s == pytest.approx(0.9e-3, rel=0.01)
     with pytest.raises(InputError, match=r"holds no shapes, .* profile again with record_shapes=True"):
         simulate(recorded, system(device="A100"))

@@ -14,7 +14,7 @@ from tests.sources.readers.executions import step
 from tests.sources.readers.profiles import mlp
 from tests.sources.readers.test_triosim_csv import folder
 from triosim.core.errors import InputError
-from triosim.sources.reading import READERS, Reader, read, recognised
+from triosim.sources.reading import READERS, Reader, load, recognised
 from triosim.trace.store import save
 
 
@@ -30,8 +30,8 @@ class TestFound:
         mlp().write(tmp_path / "a.csv")
         step().write(tmp_path / "b.triosim")
         folder().write(tmp_path / "c.json")
-        save(read(tmp_path / "a.csv"), tmp_path / "d.gz")
-        made_by = {name: read(tmp_path / name).meta.made_by for name in ("a.csv", "b.triosim", "c.json", "d.gz")}
+        save(load(tmp_path / "a.csv"), tmp_path / "d.gz")
+        made_by = {name: load(tmp_path / name).meta.made_by for name in ("a.csv", "b.triosim", "c.json", "d.gz")}
         assert made_by == {
             "a.csv": "kineto", "b.triosim": "execution-trace", "c.json": "triosim-csv", "d.gz": "kineto",
         }  # fmt: skip
@@ -43,37 +43,37 @@ class TestFound:
         text = json.dumps({"a": p.top["INFO"], "traceEvents": p.events})
         (tmp_path / "x").write_text(text)
         (tmp_path / "y").write_bytes(gzip.compress(text.encode()))
-        assert read(tmp_path / "x").device_time() == read(tmp_path / "y").device_time() > 0
+        assert load(tmp_path / "x").device_time() == load(tmp_path / "y").device_time() > 0
 
     def test_a_folder_with_other_files_too(self, tmp_path):
         mlp().write(tmp_path / "profile")
         (tmp_path / "notes.txt").write_text("hello")
         (tmp_path / ".hidden").write_text('{"traceEvents": []}')
-        assert read(tmp_path).meta.made_by == "kineto"
+        assert load(tmp_path).meta.made_by == "kineto"
 
     def test_a_folder_with_one_profile_and_its_execution_trace(self, tmp_path):
         e = step()
         e.write(tmp_path / "e")
-        assert read(tmp_path).meta.made_by == "execution-trace"
+        assert load(tmp_path).meta.made_by == "execution-trace"
 
     def test_paths_may_be_text(self, tmp_path):
-        assert read(str(mlp().write(tmp_path / "x"))).meta.made_by == "kineto"
+        assert load(str(mlp().write(tmp_path / "x"))).meta.made_by == "kineto"
 
     def test_a_workload_with_the_files_name(self, tmp_path):
-        assert read(mlp().write(tmp_path / "net.pt.trace.json.gz", zipped=True)).meta.workload == "net"
+        assert load(mlp().write(tmp_path / "net.pt.trace.json.gz", zipped=True)).meta.workload == "net"
 
 
 class TestNotFound:
     def expect(self, path: Path, words: str) -> None:
         assert not recognised(path)
         with pytest.raises(InputError, match=words) as caught:
-            read(path)
+            load(path)
         assert "\n" not in str(caught.value)
 
     def test_nothing_there(self, tmp_path):
         self.expect(tmp_path / "x", "no such file")
         with pytest.raises(InputError, match=r"no\.json: no such file"):
-            read(mlp().write(tmp_path / "y"), execution_trace=tmp_path / "no.json")
+            load(mlp().write(tmp_path / "y"), execution_trace=tmp_path / "no.json")
 
     @pytest.mark.parametrize(
         ("content", "words"),
@@ -110,15 +110,15 @@ class TestNotFound:
         folder().write(tmp_path / "both")
         mlp().write(tmp_path / "both" / "profile.json")
         with pytest.raises(InputError, match=r"holds a torch\.profiler .* and a TrioSim CSV folder .*; give the path"):
-            read(tmp_path / "both")
+            load(tmp_path / "both")
 
     def test_a_stored_trace_holds_one_step(self, tmp_path):
-        save(read(mlp().write(tmp_path / "x")), tmp_path / "y")
-        assert len(read(tmp_path / "y", step="all")) > 0
+        save(load(mlp().write(tmp_path / "x")), tmp_path / "y")
+        assert len(load(tmp_path / "y", step="all")) > 0
         with pytest.raises(InputError, match="leave the step 3 away"):
-            read(tmp_path / "y", step=3)
+            load(tmp_path / "y", step=3)
 
     def test_a_stored_trace_takes_no_companion(self, tmp_path):
-        save(read(mlp().write(tmp_path / "x")), tmp_path / "y")
+        save(load(mlp().write(tmp_path / "x")), tmp_path / "y")
         with pytest.raises(InputError, match="takes no execution trace"):
-            read(tmp_path / "y", execution_trace=step().write(tmp_path / "z"))
+            load(tmp_path / "y", execution_trace=step().write(tmp_path / "z"))

@@ -15,7 +15,7 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.machine import system
 from triosim.partition.resolve import resolve
 from triosim.plan import Plan
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace import accumulation
 from triosim.trace.accumulation import median_pass, one_micro_batch, passes
 from triosim.trace.tables import Category, Phase, Trace, check
@@ -185,11 +185,11 @@ def test_what_was_stored_whole_is_reduced_when_it_is_read(tmp_path: Path, monkey
         whole = recorded(4)
     assert whole.meta.micro_batches == 1
     triosim.save(whole, tmp_path / "a")
-    trace = read(tmp_path / "a")
+    trace = load(tmp_path / "a")
     assert (trace.meta.micro_batches, trace.meta.batch_size) == (4, 2)
     assert one_micro_batch(trace) is trace
     triosim.save(trace, tmp_path / "b")
-    assert read(tmp_path / "b").meta == trace.meta
+    assert load(tmp_path / "b").meta == trace.meta
 
 
 def test_casts_and_preparation_before_the_first_pass_are_kept() -> None:
@@ -292,7 +292,7 @@ def profile(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_profiled_step(profile: Path, exact: bool) -> None:
-    trace = read(profile if exact else profile / "profile.json")
+    trace = load(profile if exact else profile / "profile.json")
     check(trace)
     assert trace.meta.identity == ("exact" if exact else "inferred")
     assert (trace.meta.batch_size, trace.meta.micro_batches) == (6, 4)
@@ -315,7 +315,7 @@ def test_a_csv_folder(tmp_path: Path) -> None:
     passed = [op for op in many.operators if op[stage] != "optimizer"]
     many.operators = [*passed * 3, *many.operators[len(passed) :]]
     many.uses = [*many.uses[:cut] * 3, *many.uses[cut:]]
-    alone, trace = read(one.write(tmp_path / "one")), read(many.write(tmp_path / "many"))
+    alone, trace = load(one.write(tmp_path / "one")), load(many.write(tmp_path / "many"))
     assert (trace.meta.batch_size, trace.meta.micro_batches) == (2, 3)
     assert trace.operators.name == alone.operators.name
     assert len(trace.weights()) == len(alone.weights())

@@ -27,6 +27,7 @@ from validation.data import kernel_rows
 from validation.fit import physical_gemm as fitting
 from validation.fit.physical_gemm import gemm
 
+import triosim
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
@@ -38,7 +39,6 @@ from triosim.kernels.calibration.pack import load
 from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind
 from triosim.operators import kind
-from triosim.sources.reading import read
 
 OTHERS = 1460
 """Kernels that a draw is judged on."""
@@ -105,7 +105,7 @@ def judge_pack(name: str, traces: list[str], device: str | None) -> None:
     if device:
         models[device] = (PhysicalBaseModel(), catalog.accelerator(device))
     for path in traces:
-        trace = read(path)
+        trace = triosim.load(path)
         measured = np.nan_to_num(trace.operators.device_s)
         print(f"{path}: {measured.sum() * 1e3:.1f} ms recorded")
         kinds = np.array([kind(name) for name in trace.operators.name])

@@ -237,11 +237,11 @@ def _of_trace(name: str, device: str | None, step: str | None) -> CalibrationPac
     from triosim.hardware.build import accelerator, is_file
     from triosim.hardware.catalog import identify
     from triosim.kernels.calibration.making import calibrate as made_of
-    from triosim.sources.reading import read
+    from triosim.sources.reading import load
 
     if not os.path.exists(name):
         raise no_such_file(name)
-    trace = read(Path(name), step=step or "median")
+    trace = load(Path(name), step=step or "median")
     described = accelerator(device) if device else None
     if described is not None:
         recorded = trace.meta.device and identify(trace.meta.device)

@@ -138,11 +138,11 @@ def import_(
 ) -> None:
     """Turn a foreign trace into a .triosim file."""
     from triosim.core.outputs import check_distinct
-    from triosim.sources.reading import read, recognised
+    from triosim.sources.reading import load, recognised
 
     target = output or Path(path.name.split(".")[0]).with_suffix(".triosim")
     check_distinct({"--output": target}, [("PATH", path), ("--execution-trace", execution_trace)], recognised)
-    _save(read(path, step=step, execution_trace=execution_trace), target)
+    _save(load(path, step=step, execution_trace=execution_trace), target)
 
 
 @command(trace_app, "show")
@@ -155,9 +155,9 @@ def show(
     operators: Annotated[bool, typer.Option("--operators", help="List every operator.")] = False,
 ) -> None:
     """Show what a trace holds."""
-    from triosim.sources.reading import read
+    from triosim.sources.reading import load
 
-    _show(read(path, step=step), operators)
+    _show(load(path, step=step), operators)
 
 
 def _save(trace: Trace, target: Path) -> None:

@@ -73,7 +73,7 @@ def load_workload(
         raise InputError(f"--stack is for models by name; {name} is a trace, which holds what its framework ran")
     if of_model:
         raise InputError(f"{name} is a trace, of which no other model can be made: name a model")
-    return reading.read(path, step=step or "median", shapes=input_shapes, unused=unused)
+    return reading.load(path, step=step or "median", shapes=input_shapes, unused=unused)
 
 
 def family_of(name: str) -> Family | None:

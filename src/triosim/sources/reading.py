@@ -1,6 +1,6 @@
 """Reading traces that other tools wrote: recognised by content, whatever the file is called.
 
-``read(path)`` takes a stored ``.triosim`` file, a file of a foreign format or a folder, finds the one reader that
+``load(path)`` takes a stored ``.triosim`` file, a file of a foreign format or a folder, finds the one reader that
 recognises it and returns the :class:`~triosim.trace.tables.Trace` of one step.  A reader is one file in
 ``triosim/sources/readers``; other packages add theirs through the entry-point group ``triosim.readers``.
 """
@@ -59,7 +59,7 @@ READERS = Registry("triosim.sources.readers", "triosim.readers", "trace reader",
 """Readers of foreign traces by name."""
 
 
-def read(
+def load(
     path: str | os.PathLike[str],
     *,
     step: str | int = "median",
@@ -145,7 +145,7 @@ def possible(trace: Trace) -> Trace:
 
 
 def recognised(path: str | os.PathLike[str]) -> bool:
-    """Whether :func:`read` knows what this file or folder is (it may still be broken)."""
+    """Whether :func:`load` knows what this file or folder is (it may still be broken)."""
     path = Path(path)
     if not os.path.exists(path):
         return False

@@ -22,7 +22,6 @@ from triosim.kernels.model import PricingJob
 from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.pricing import describe, price
-from triosim.sources.reading import read
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, Trace
 from triosim.transform.rescale import rescale
@@ -101,7 +100,7 @@ def test_a_recording_is_used_where_it_says_so(pack_of):
     same = AutoCalibrated(name).price(PricingJob(trace, H100, trace, H100))
     assert np.array_equal(same.seconds, trace.operators.device_s)
     assert (same.source == Source.RECORDED).all()
-    example = read(EXAMPLE)
+    example = triosim.load(EXAMPLE)
     grown = rescale(example, 16)
     cpu = Accelerator(example.meta.device, kind="cpu")
     found = AutoCalibrated(pack_of(example)).price(PricingJob(grown, cpu, example, cpu))
@@ -131,7 +130,7 @@ def test_times_recorded_elsewhere_are_carried_over_by_the_shipped_models(pack_of
 
 
 def test_a_processor_is_described_by_what_it_did():
-    example = read(EXAMPLE)
+    example = triosim.load(EXAMPLE)
     found = figures.described(example, {"clock_hz": 3e9, "cache_bytes": 2**25})
     assert found.name == "AMD EPYC"
     assert found.kind == "cpu"
@@ -149,7 +148,7 @@ def test_a_processor_is_described_by_what_it_did():
 
 
 def test_a_processors_calibration_brings_its_figures_along(pack_of):
-    example = read(EXAMPLE)
+    example = triosim.load(EXAMPLE)
     name = pack_of(example)
     device = load(name).calibration.device
     here = Accelerator(example.meta.device, kind="cpu")
@@ -161,7 +160,7 @@ def test_a_processors_calibration_brings_its_figures_along(pack_of):
 
 
 def test_what_was_not_measured_of_a_processor_is_the_rooflines(pack_of):
-    example, other = read(EXAMPLE), read("examples/resnet50-cpu.triosim")
+    example, other = triosim.load(EXAMPLE), triosim.load("examples/resnet50-cpu.triosim")
     calibration = load(pack_of(example)).calibration
     found = CalibratedBaseModel(calibration).predict(other, calibration.device)
     assert np.isfinite(found.seconds).all()
@@ -232,7 +231,7 @@ def test_traces_that_say_nothing():
 
 def test_a_step_of_resnet_on_h100():
     """Its own kernels, each predicted without itself, come nearer than the shipped constants in every large class."""
-    trace = read(shared("triosim-h100", "resnet50"))
+    trace = triosim.load(shared("triosim-h100", "resnet50"))
     pack, _ = calibrate(trace, H100)
     for one in pack.calibration.learned.values():
         if len(one.anchors) >= 15:

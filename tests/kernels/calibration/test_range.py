@@ -20,7 +20,7 @@ from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.stream import rowwise
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GEMM = BY_NAME["gemm"]
@@ -70,7 +70,7 @@ def test_a_class_without_measured_kernels_is_refused(calibration):
 
 
 def test_a_network_whose_kernels_were_measured_is_priced_and_nothing_is_free():
-    network = read(EXAMPLES / "edge" / "mobile-block.json")
+    network = load(EXAMPLES / "edge" / "mobile-block.json")
     times = PhysicalBaseModel().predict(network, H100).seconds
     timed = replace(
         network, operators=replace(network.operators, device_s=times), meta=replace(network.meta, clock="gpu")

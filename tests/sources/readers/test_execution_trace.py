@@ -13,7 +13,7 @@ from tests.data import shared
 from tests.sources.readers.executions import ADDCDIV, LINEAR, Execution, many, plain, step, tensor, undefined
 from tests.sources.readers.profiles import AUTOGRAD, MAIN, Profile
 from triosim.core.errors import InputError
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace.tables import Category, Phase, Trace, check
 
 LAYOUTS = ["1.0.1", "1.0.2-chakra.0.0.4", "1.1.1-chakra.0.0.4", "2.0.0-unheard-of"]
@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 class TestIdentity:
     @pytest.fixture(params=LAYOUTS)
     def trace(self, request, path) -> Trace:
-        return read(step(request.param).write(path))
+        return load(step(request.param).write(path))
 
     def test_tables_agree(self, trace):
         check(trace)
@@ -160,7 +160,7 @@ class TestTensors:
     def one(self, path: Path, inputs, outputs, schema="aten::op(Tensor self) -> Tensor", name="aten::op") -> Trace:
         e = Execution()
         e.op(name, inputs, outputs, schema)
-        return read(e.write(path))
+        return load(e.write(path))
 
     def test_undefined_tensors_are_left_out(self, path):
         trace = self.one(path, [tensor(4, 5, [3]), undefined(6)], [undefined(7), tensor(8, 9, [3])])
@@ -171,7 +171,7 @@ class TestTensors:
         e.op("aten::op", [], [tensor(4, 5, [0])])
         e.op("aten::op", [], [tensor(6, 5, [0])])
         e.op("aten::op", [tensor(4, 5, [0]), tensor(6, 5, [0])], [tensor(8, 9, [3])])
-        trace = read(e.write(path))
+        trace = load(e.write(path))
         assert trace.writers()[2] == [0, 1]
 
     def test_element_types_and_offsets(self, path):
@@ -206,9 +206,9 @@ class TestTensors:
 
         e.op("aten::max_pool2d", [tensor(4, 5, [4, 4])], [tensor(8, 9, [2, 2])], inside=inside)
         e.op("aten::neg", [tensor(8, 9, [2, 2])], [tensor(12, 13, [2, 2])])
-        assert read(e.write(path)).operators.outputs[0].size == 1  # nothing reads the indices
+        assert load(e.write(path)).operators.outputs[0].size == 1  # nothing reads the indices
         e.op("aten::use", [tensor(10, 11, [2, 2], kind="long int")], [tensor(14, 15, [2, 2])])
-        trace = read(e.write(path))
+        trace = load(e.write(path))
         assert trace.operators.outputs[0].size == 2
         assert trace.writers()[2] == [0]
 
@@ -230,7 +230,7 @@ class TestTensors:
             e.op("aten::_foreach_addcdiv_", [many([weight]), many([state]), many([kept])], [], ADDCDIV, parent=number)
 
         e.op("Optimizer.step#Adam.step", scope=7, inside=update)
-        trace = read(e.write(path))
+        trace = load(e.write(path))
         category = trace.values.category
         assert category[trace.operators.inputs[0][0]] == Category.GRADIENT
         updated = trace.operators.inputs[len(trace) - 1]
@@ -241,14 +241,14 @@ class TestTensors:
         e = Execution()
         e.op("aten::op", [tensor(4, 5, [3])], [tensor(6, 7, [8])])
         e.op("aten::div", [tensor(4, 5, [3]), tensor(9, 7, [])], [tensor(10, 11, [3])])
-        trace = read(e.write(path))
+        trace = load(e.write(path))
         assert trace.writers()[1] == [-1, -1]
 
     def test_a_wait_is_one_for_device_tensors_only(self, path):
         e = Execution()
         e.op("aten::item", [tensor(4, 5, [])], [plain(1.0)])
         e.op("aten::item", [tensor(6, 7, [], device="cpu")], [plain(1.0)])
-        assert read(e.write(path)).operators.sync.tolist() == [True, False]
+        assert load(e.write(path)).operators.sync.tolist() == [True, False]
 
 
 class TestNodes:
@@ -256,24 +256,24 @@ class TestNodes:
         e = step()
         assert [n["id"] for n in e.nodes] != sorted(n["id"] for n in e.nodes)
         shuffled = {**e.data(), "nodes": sorted(e.nodes, key=lambda n: n["id"])}
-        expected = read(e.write(path))
+        expected = load(e.write(path))
         path.write_text(json.dumps(shuffled))
-        assert read(path).operators.name == expected.operators.name
+        assert load(path).operators.name == expected.operators.name
 
     def test_the_root_that_is_its_own_parent(self, path):
         assert step().nodes[0]["parent"] == step().nodes[0]["id"]
-        assert len(read(step().write(path))) > 0
+        assert len(load(step().write(path))) > 0
 
     def test_wrong_parents_after_an_exception(self, path):
         """A call that was left by an exception is not written, and later calls name it as their parent."""
         e = step()
-        expected = read(e.write(path))
+        expected = load(e.write(path))
         lost = max(n["id"] for n in e.nodes if n["name"] == "aten::threshold_backward")
         e.nodes = [n for n in e.nodes if n["id"] != lost]
         for node in e.nodes:
             if node["id"] > lost and node["parent"] in (2, 3):
                 node["parent"] = lost
-        trace = read(e.write(path))
+        trace = load(e.write(path))
         assert trace.operators.name == tuple(n for n in expected.operators.name if n != "aten::threshold_backward")
         phases = [p for n, p in zip(expected.operators.name, expected.operators.phase, strict=True)
                   if n != "aten::threshold_backward"]  # fmt: skip
@@ -289,12 +289,12 @@ class TestNodes:
 
             e.op(f"ProfilerStep#{n}", scope=7, inside=inside)
         e.write(path)
-        assert len(read(path)) == 4
-        assert read(path).meta.steps == ("3", "4", "5")
-        assert len(read(path, step=3)) == 3
-        assert len(read(path, step="all")) == 12
+        assert len(load(path)) == 4
+        assert load(path).meta.steps == ("3", "4", "5")
+        assert len(load(path, step=3)) == 3
+        assert len(load(path, step="all")) == 12
         with pytest.raises(InputError, match="no step 9"):
-            read(path, step=9)
+            load(path, step=9)
 
 
 class TestJoin:
@@ -303,8 +303,8 @@ class TestJoin:
         e = step(functions=functions)
         e.write(tmp_path / "a")
         profile_of(e, functions=functions).write(tmp_path / "b")
-        trace = read(tmp_path)
-        alone = read(tmp_path / "a")
+        trace = load(tmp_path)
+        alone = load(tmp_path / "a")
         check(trace)
         assert trace.meta.identity == "exact"
         assert trace.operators.name == alone.operators.name
@@ -320,21 +320,21 @@ class TestJoin:
         (tmp_path / "x").mkdir()
         profile = profile_of(e).write(tmp_path / "p")
         recording = e.write(tmp_path / "x" / "e")
-        assert read(profile).meta.identity == "inferred"
-        assert read(profile, execution_trace=recording).meta.identity == "exact"
+        assert load(profile).meta.identity == "inferred"
+        assert load(profile, execution_trace=recording).meta.identity == "exact"
 
     @pytest.mark.parametrize("functions", [True, False])
     @pytest.mark.parametrize("name", ["aten::relu_", "aten::threshold_backward", "aten::detach", "aten::sum"])
     def test_a_call_that_the_profile_lacks(self, tmp_path, name, functions):
         e = step(functions=functions)
-        whole = read(e.write(tmp_path / "a"))
+        whole = load(e.write(tmp_path / "a"))
         p = profile_of(e, functions=functions)
         at = next(i for i, event in enumerate(p.events) if event["name"] == name)
         lost = p.events.pop(at)
         if p.events[at]["cat"] == "cuda_runtime":  # its launch and kernel
             del p.events[at : at + 2]
         p.write(tmp_path / "b")
-        trace = read(tmp_path)
+        trace = load(tmp_path)
         assert trace.operators.name == whole.operators.name
         assert trace.writers() == whole.writers()
         assert lost["name"] == name
@@ -350,7 +350,7 @@ class TestJoin:
         e.nodes.pop(at)
         e.write(tmp_path / "a")
         p.write(tmp_path / "b")
-        trace = read(tmp_path)
+        trace = load(tmp_path)
         row = named(trace, name)[0]
         assert trace.operators.inputs[row].size == 0
         assert trace.device_time() == pytest.approx(8 * 5e-6)
@@ -365,7 +365,7 @@ class TestJoin:
             e.op("aten::neg", [tensor(900 + 4 * k, 901 + 4 * k, [2])], [tensor(902 + 4 * k, 903 + 4 * k, [2])])
         e.write(tmp_path / "a")
         p.write(tmp_path / "b")
-        assert not named(read(tmp_path), "aten::neg")
+        assert not named(load(tmp_path), "aten::neg")
 
     def test_names_must_agree(self, tmp_path):
         e = step()
@@ -375,17 +375,17 @@ class TestJoin:
         e.write(tmp_path / "a")
         p.write(tmp_path / "b")
         with pytest.raises(InputError, match="share no operators; are they of one run"):
-            read(tmp_path)
+            load(tmp_path)
 
     def test_two_execution_traces_in_a_folder(self, tmp_path):
         e = step()
         e.write(tmp_path / "a")
         e.write(tmp_path / "c")
         with pytest.raises(InputError, match=r"2 execution traces \(a, c\)"):
-            read(tmp_path)
+            load(tmp_path)
         profile_of(e).write(tmp_path / "b")
         with pytest.raises(InputError, match=r"2 execution traces \(a, c\)"):
-            read(tmp_path)
+            load(tmp_path)
 
     def test_the_median_is_taken_among_the_steps_that_both_cover(self, tmp_path):
         e = step()
@@ -398,13 +398,13 @@ class TestJoin:
             p.kernel("gemm", 90_000 + i, 0.1, launch=end + 1000.1 + i, launch_dur=0.1)
         e.write(tmp_path / "a")
         p.write(tmp_path / "b")
-        assert read(tmp_path).meta.step == "1"
+        assert load(tmp_path).meta.step == "1"
 
 
 class TestBroken:
     def expect(self, path: Path, e: Execution, words: str) -> None:
         with pytest.raises(InputError, match=words) as caught:
-            read(e.write(path))
+            load(e.write(path))
         assert str(path) in str(caught.value)
 
     def test_no_nodes(self, path):
@@ -437,12 +437,12 @@ class TestBroken:
         text = json.dumps(step().data())
         path.write_text(text[: len(text) // 2])
         with pytest.raises(InputError, match="broken JSON at line 1"):
-            read(path)
+            load(path)
 
     def test_it_takes_no_second_one(self, tmp_path):
         a, b = step().write(tmp_path / "a"), step().write(tmp_path / "b")
         with pytest.raises(InputError, match="an execution trace itself"):
-            read(a, execution_trace=b)
+            load(a, execution_trace=b)
 
 
 class TestMeasured:
@@ -451,7 +451,7 @@ class TestMeasured:
     @pytest.fixture(scope="class")
     @classmethod
     def trace(cls) -> Trace:
-        return read(shared("triosim-h100", "vgg13-bs512-raw"))
+        return load(shared("triosim-h100", "vgg13-bs512-raw"))
 
     def test_times(self, trace):
         kernels = zip(trace.kernels.name, trace.kernels.device_s.tolist(), strict=True)
@@ -488,7 +488,7 @@ class TestMeasured:
                 assert writer >= 0 or Category(trace.values.category[value]) in given
 
     def test_alone_it_has_the_same_dataflow(self, trace):
-        alone = read(next(shared("triosim-h100", "vgg13-bs512-raw").glob("graph_*")))
+        alone = load(next(shared("triosim-h100", "vgg13-bs512-raw").glob("graph_*")))
         assert alone.operators.name == trace.operators.name
         assert alone.writers() == trace.writers()
         assert math.isnan(alone.operators.device_s[0])

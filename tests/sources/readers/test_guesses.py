@@ -16,7 +16,7 @@ from triosim.core.errors import InputError
 from triosim.hardware.machine import system
 from triosim.operators import kind
 from triosim.plan import Plan
-from triosim.sources.reading import OVER_PEAK, read
+from triosim.sources.reading import OVER_PEAK, load
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import GUESSES, Category, Meta, Phase
 from triosim.transform.rescale import guessed_batch, of_batch, rescale
@@ -58,7 +58,7 @@ def test_the_batch_is_what_most_operators_take_for_it(tmp_path: Path) -> None:
     for _ in range(3):
         p.op("aten::scaled_dot_product_attention", [8, 4, 129, 16], [8, 4, 129, 16], [8, 4, 129, 16])
         p.op("aten::linear", [8, 129, 64], [64, 64], [64])
-    trace = read(p.write(tmp_path / "a.json"))
+    trace = load(p.write(tmp_path / "a.json"))
     assert (trace.meta.batch_size, trace.meta.batch_guess, trace.meta.sequence_length) == (8, "operators", 129)
 
 
@@ -75,7 +75,7 @@ def test_how_it_was_guessed(tmp_path: Path, operators: list, batch: int, how: st
     p = Profile()
     for name, *dims in operators:
         p.op(name, *dims)
-    trace = read(p.write(tmp_path / "a.json"))
+    trace = load(p.write(tmp_path / "a.json"))
     assert (trace.meta.batch_size, trace.meta.batch_guess) == (batch, how)
     assert GUESSES[how] in guessed_batch(trace)
     assert of_batch(trace, 64).meta.batch_guess == ""
@@ -91,7 +91,7 @@ def linear(path: Path, rows: int = 32, guess_first: bool = False) -> Path:
 
 
 def test_a_guess_is_said_to_be_one(tmp_path: Path) -> None:
-    trace = read(linear(tmp_path / "a.json"))
+    trace = load(linear(tmp_path / "a.json"))
     result = triosim.simulate(trace, system(device="A100"), Plan(batch_size=64))
     assert result.workload.batch_size_guessed is True
     assert any("batch size 32 of the trace is a guess" in line for line in result.sources)
@@ -107,7 +107,7 @@ def test_a_guess_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_a_guess_outlives_the_file_that_it_was_made_from(tmp_path: Path) -> None:
-    trace = read(linear(tmp_path / "a.json"))
+    trace = load(linear(tmp_path / "a.json"))
     triosim.save(trace, tmp_path / "b.triosim")
     assert triosim.load(tmp_path / "b.triosim").meta == trace.meta
 
@@ -115,7 +115,7 @@ def test_a_guess_outlives_the_file_that_it_was_made_from(tmp_path: Path) -> None
 def test_a_batch_size_that_nothing_follows_is_an_error(tmp_path: Path) -> None:
     p = Profile()
     p.op("aten::linear", [32, 64], [10, 64], [10])
-    trace = of_batch(read(p.write(tmp_path / "a.json")), 10)  # no input has a dimension of 10
+    trace = of_batch(load(p.write(tmp_path / "a.json")), 10)  # no input has a dimension of 10
     with pytest.raises(InputError, match="--trace-batch-size"):
         rescale(trace, 20)
 
@@ -140,7 +140,7 @@ def test_it_is_told_when_little_of_the_time_grows(tmp_path: Path) -> None:
     p = Profile()
     p.op("aten::linear", [32, 64], [10, 64], [10], us=10)
     p.op("aten::mm", [500, 500], [500, 500], us=1000)
-    trace = read(p.write(tmp_path / "a.json"))
+    trace = load(p.write(tmp_path / "a.json"))
     result = triosim.simulate(of_batch(trace, 32), system(device="A100"), Plan(batch_size=64))
     assert any("only 1 % of the recorded operator time" in line for line in result.warnings)
 
@@ -176,7 +176,7 @@ def test_flop_that_no_device_could_do_are_not_counted(tmp_path: Path, device: st
     p.op("aten::linear", [2048, 4096], [4096, 4096], [4096], us=600)  # 69 GFLOP: 115 TFLOP/s
     p.op("aten::linear", [2**24, 4096], [4096, 4096], [4096], us=600)  # 563 TFLOP
     p.op("aten::linear", [2**20, 4096], [4096, 4096], [4096], us=0)
-    trace = read(p.write(tmp_path / "a.json"))
+    trace = load(p.write(tmp_path / "a.json"))
     assert np.isnan(trace.operators.flop).tolist() == [False, True, False]
     assert any("the FLOP of 1 operators are not counted" in note for note in trace.meta.notes)
     assert np.isnan(rescale(of_batch(trace, 2048), 4096).operators.flop).tolist() == [False, True, False]
@@ -184,7 +184,7 @@ def test_flop_that_no_device_could_do_are_not_counted(tmp_path: Path, device: st
 
 def test_no_real_operator_is_refused() -> None:
     for folder in ("triosim-h100/vgg13", "triosim-h100/resnet50", "triosim-h100/vgg13-bs512-raw"):
-        trace = read(shared(folder))
+        trace = load(shared(folder))
         assert not any("not counted" in note for note in trace.meta.notes)
         assert trace.meta.batch_size == (512 if "512" in folder else 128)
         assert trace.meta.batch_guess == "operators"
@@ -192,6 +192,6 @@ def test_no_real_operator_is_refused() -> None:
 
 
 def test_the_profile_of_a_recommender() -> None:
-    trace = read(shared("kineto/trace_filter-sampled_rank-0.json.gz"))
+    trace = load(shared("kineto/trace_filter-sampled_rank-0.json.gz"))
     assert trace.meta.batch_size == 2048
     assert np.nansum(trace.operators.flop) < 1e12  # 292 PFLOP when a conversion was taken for a product

@@ -15,7 +15,7 @@ import pytest
 from tests.data import shared
 from tests.sources.readers.profiles import AUTOGRAD, MAIN, Profile, mlp
 from triosim.core.errors import InputError
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace.tables import Category, Phase, Trace, check
 
 
@@ -45,7 +45,7 @@ class TestWhatCounts:
         p.kernel("a", 100, 7, launch=5)
         p.op("aten::add_", 30, 10)
         p.kernel("b", 110, 3, launch=32)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.name == ("aten::conv2d",)
         assert times(trace) == {"aten::conv2d": 10}
         assert trace.kernels.name == ("a", "b")
@@ -56,7 +56,7 @@ class TestWhatCounts:
         p = Profile()
         p.op("aten::mm", 0, 10)
         p.kernel("triton", 20, 4, launch=1, call="cuLaunchKernelEx", launch_category="cuda_driver")
-        assert times(read(p.write(path))) == {"aten::mm": 4}
+        assert times(load(p.write(path))) == {"aten::mm": 4}
 
     def test_copies_and_memsets_are_kept_but_are_not_operator_time(self, path):
         p = Profile()
@@ -64,7 +64,7 @@ class TestWhatCounts:
         p.kernel("Memcpy DtoD (Device -> Device)", 20, 4, launch=1, call="cudaMemcpyAsync", category="gpu_memcpy")
         p.op("aten::zero_", 10, 10)
         p.kernel("Memset (Device)", 30, 2, launch=11, call="cudaMemsetAsync", category="gpu_memset")
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert not trace.device_time()
         assert trace.kernels.device_s.tolist() == pytest.approx([4e-6, 2e-6])
         assert any("copies and memsets, 6 us in all" in note for note in trace.meta.notes)
@@ -77,7 +77,7 @@ class TestWhatCounts:
         p.add("Activity Buffer Request", "overhead", 0, 900, pid=-1, tid=0)
         p.add("PyTorch Profiler (0)", "Trace", 0, 1000, pid="Spans", tid="PyTorch Profiler")
         p.add("Stream Sync", "cuda_sync", 20, 50, pid=0, tid=7, correlation=1001)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert times(trace) == {"aten::mm": 4}
 
     def test_a_graph_replays_many_kernels_under_one_correlation(self, path):
@@ -86,7 +86,7 @@ class TestWhatCounts:
         number = p.kernel("first", 20, 4, launch=1, call="cudaGraphLaunch")
         for start, name in ((30, "second"), (40, "third")):
             p.add(name, "kernel", start, 5, pid=0, tid=7, correlation=number, stream=7, device=0)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert times(trace) == {"CompiledFunction": 14}
         assert trace.kernels.name == ("first", "second", "third")
 
@@ -97,7 +97,7 @@ class TestWhatCounts:
         p.kernel("lost gemm", 30, 2)
         p.kernel("lost gemm", 40, 3)
         p.kernel("outside", 50, 6, launch=12)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         rows = named(trace, "unattributed")
         assert [trace.operators.args[row] for row in rows] == ['{"kernel":"outside"}', '{"kernel":"lost gemm"}']
         assert times(trace) == {"aten::mm": 4, "unattributed": 11}
@@ -107,7 +107,7 @@ class TestWhatCounts:
         p = Profile()
         p.mark("my region", 0, 20)
         p.kernel("raw", 30, 2, launch=5)
-        assert times(read(p.write(path))) == {"unattributed": 2}
+        assert times(load(p.write(path))) == {"unattributed": 2}
 
     def test_a_custom_function_keeps_what_it_launched_itself(self, path):
         p = Profile()
@@ -116,20 +116,20 @@ class TestWhatCounts:
         p.kernel("flash", 60, 9, launch=10)
         p.op("aten::clone", 20, 5)
         p.kernel("copy", 70, 1, launch=21)
-        assert times(read(p.write(path))) == {"FlashFunc": 9, "aten::empty": 0, "aten::clone": 1}
+        assert times(load(p.write(path))) == {"FlashFunc": 9, "aten::empty": 0, "aten::clone": 1}
 
     def test_only_the_busiest_device_is_kept(self, path):
         p = Profile()
         p.op("aten::mm", 0, 10)
         p.kernel("gemm", 20, 4, launch=1)
         p.kernel("gemm", 20, 9, launch=2, device=1)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert times(trace) == {"aten::mm": 9}
         assert any("0.004 ms" in note and "device 1" in note for note in trace.meta.notes)
 
     def test_the_device_is_named(self, path):
-        assert read(mlp().write(path)).meta.device == "Test GPU"
-        assert read(mlp(Profile()).write(path)).meta.device is None
+        assert load(mlp().write(path)).meta.device == "Test GPU"
+        assert load(mlp(Profile()).write(path)).meta.device is None
 
 
 class TestDialects:
@@ -143,23 +143,23 @@ class TestDialects:
 
     def test_plain_zipped_and_bare(self, tmp_path):
         for path in self.dialects(mlp(), tmp_path):
-            assert read(path).device_time() == pytest.approx(150e-6), path
+            assert load(path).device_time() == pytest.approx(150e-6), path
 
     def test_unsorted_events(self, path):
         p = mlp()
-        expected = read(p.write(path))
+        expected = load(p.write(path))
         p.events = p.events[::-1][::2] + p.events[::-1][1::2]
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.name == expected.operators.name
         assert np.array_equal(trace.operators.device_s, expected.operators.device_s)
 
     def test_numbers_written_as_text(self, path):
         p = mlp()
-        expected = read(p.write(path))
+        expected = load(p.write(path))
         for event in p.events:
             event["pid"], event["tid"] = str(event["pid"]), str(event["tid"])
             event["args"] = {k: str(v) if isinstance(v, int) else v for k, v in event["args"].items()}
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.name == expected.operators.name
         assert np.array_equal(trace.operators.device_s, expected.operators.device_s)
         assert np.array_equal(trace.operators.forward, expected.operators.forward)
@@ -168,7 +168,7 @@ class TestDialects:
         p = Profile()
         p.op("aten::mm", 0, 10)
         p.kernel("Cijk_Ailk", 20, 4, launch=1, call="hipExtModuleLaunchKernel", stream="0x0", grid="[2560, 1, 1]")
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert times(trace) == {"aten::mm": 4}
         assert trace.kernels.stream.tolist() == [-1]
 
@@ -178,7 +178,7 @@ class TestDialects:
         p.kernel("gemm", 20, 4, launch=1, launch_category="Runtime", category="Kernel")
         p.add("gemm2", "Kernel", 30, 5, pid=0, tid=7, **{"external id": number, "correlation": 5})
         p.kernel("Memset", 40, 1, launch=3, launch_category="Runtime", category="Memset")
-        assert times(read(p.write(path))) == {"aten::mm": 9}
+        assert times(load(p.write(path))) == {"aten::mm": 9}
 
     def test_steps_marked_by_operators(self, path):
         p = Profile()
@@ -186,7 +186,7 @@ class TestDialects:
             p.op(f"ProfilerStep#{n}", 100 * n, 90, category="Operator")
             p.op("aten::mm", 100 * n + 1, 10, category="Operator")
             p.kernel("gemm", 100 * n + 20, 4, launch=100 * n + 2, launch_category="Runtime", category="Kernel")
-        trace = read(p.write(path), step=1)
+        trace = load(p.write(path), step=1)
         assert trace.meta.steps == ("0", "1")
         assert times(trace) == {"aten::mm": 4}
 
@@ -198,13 +198,13 @@ class TestDialects:
         text = json.dumps(p.data()).encode()
         assert b"NaN" in text
         path.write_bytes(b"\xef\xbb\xbf" + text.replace(b"XX", b"C:\\path\xff\t"))
-        assert times(read(path)) == {"aten::mm": 4}
+        assert times(load(path)) == {"aten::mm": 4}
 
     def test_an_operator_with_a_name_that_is_no_text(self, path):
         p = Profile()
         p.op("aten::mm", 0, 10)
         p.kernel("a\ud800", 20, 4, launch=1)
-        assert times(read(p.write(path))) == {"aten::mm": 4}
+        assert times(load(p.write(path))) == {"aten::mm": 4}
 
 
 class TestTimes:
@@ -221,7 +221,7 @@ class TestTimes:
         ):  # fmt: skip
             text = text.replace(f'"{mark}"', number)
         path.write_text(text)
-        assert times(read(path)) == {"aten::mm": 4.001, "aten::relu": 0.003}
+        assert times(load(path)) == {"aten::mm": 4.001, "aten::relu": 0.003}
 
     def test_whole_microseconds_that_touch(self, path):
         p = Profile()
@@ -230,7 +230,7 @@ class TestTimes:
         p.kernel("a", 30, 1, launch=14, launch_dur=1)
         p.kernel("b", 40, 2, launch=15, launch_dur=2)
         p.kernel("c", 50, 4, launch=20, launch_dur=0)
-        assert times(read(p.write(path))) == {"aten::mm": 1, "aten::relu": 6}
+        assert times(load(p.write(path))) == {"aten::mm": 1, "aten::relu": 6}
 
     def test_times_add_up_to_the_nanosecond(self, path):
         p = Profile()
@@ -238,7 +238,7 @@ class TestTimes:
         for i, duration in enumerate(durations):
             p.op("aten::mm", 10 * i, 5)
             p.kernel("k", 100 + 10 * i, float(duration), launch=10 * i + 1)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         nanoseconds = round(trace.device_time() * 1e9)
         assert nanoseconds == sum(int(Decimal(d) * 1000) for d in durations)
 
@@ -251,7 +251,7 @@ class TestTimes:
         p.kernel("Memcpy DtoH (Device -> Pageable)", 105, 1, launch=102, call="cudaMemcpyAsync", category="gpu_memcpy",
                  launch_dur=3)  # fmt: skip
         p.add("cudaStreamSynchronize", "cuda_runtime", 106, 40, tid=MAIN, correlation=77)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.host_s.tolist() == pytest.approx([10e-6, (140 - 4 - 40) * 1e-6])
         assert trace.operators.sync.tolist() == [False, True]
 
@@ -263,13 +263,13 @@ class TestTimes:
         p.op("aten::mul", 112, 10, tid=AUTOGRAD)
         p.op("aten::mul", 124, 10, tid=AUTOGRAD)
         p.kernel("k", 200, 1, launch=113, tid=AUTOGRAD)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.host_s.tolist() == pytest.approx([10e-6, 112e-6, 12e-6])
 
     def test_a_cpu_profile_has_operator_times(self, path):
         p = mlp()
         p.events = [e for e in p.events if e["cat"] not in ("kernel", "cuda_runtime")]
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.meta.clock == "cpu"
         rows = named(trace, "aten::linear")
         assert trace.operators.device_s[rows].tolist() == pytest.approx([10e-6, 10e-6])
@@ -282,23 +282,23 @@ class TestLinks:
         p = Profile()
         number = p.op("aten::mm", 0, 10)
         p.add("gemm", "kernel", 50, 4, pid=0, tid=7, **{"correlation": number, "External id": number})
-        assert times(read(p.write(path))) == {"aten::mm": 0, "unattributed": 4}
+        assert times(load(p.write(path))) == {"aten::mm": 0, "unattributed": 4}
 
     def test_an_external_id_links_where_the_launch_is_missing(self, path):
         p = Profile()
         number = p.op("aten::mm", 0, 10)
         p.add("gemm", "kernel", 50, 4, pid=0, tid=7, **{"correlation": 900, "External id": number})
-        assert times(read(p.write(path))) == {"aten::mm": 4}
+        assert times(load(p.write(path))) == {"aten::mm": 4}
 
     def test_a_launch_on_another_thread_is_not_within(self, path):
         p = Profile()
         p.op("aten::mm", 0, 10)
         p.op("aten::relu", 0, 10, tid=MAIN + 1)
         p.kernel("relu", 20, 4, launch=1, tid=MAIN + 1)
-        assert times(read(p.write(path))) == {"aten::mm": 0, "aten::relu": 4}
+        assert times(load(p.write(path))) == {"aten::mm": 0, "aten::relu": 4}
 
     def test_backward_finds_its_forward_operator(self, path):
-        trace = read(mlp().write(path))
+        trace = load(mlp().write(path))
         forward = {trace.operators.name[row]: trace.operators.forward[row] for row in range(len(trace))}
         products = [int(trace.operators.forward[row]) for row in named(trace, "aten::mm")]
         assert products == [2, 2, 0]
@@ -316,7 +316,7 @@ class TestLinks:
         p.op("aten::mm", 101, 5, tid=AUTOGRAD)
         p.op("autograd::engine::evaluate_function: TBackward0", 130, 20, tid=AUTOGRAD, seq=9, fwd=1)
         p.op("aten::t", 131, 5, tid=AUTOGRAD)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.name == ("aten::empty", "aten::linear", "aten::mm", "aten::t")
         assert trace.operators.forward.tolist() == [-1, -1, 1, 1]
 
@@ -329,7 +329,7 @@ class TestLinks:
             for i, seq in enumerate(seqs):
                 p.op(f"autograd::engine::evaluate_function: {name}", start + 50 * i, 40, tid=AUTOGRAD, seq=seq, fwd=fwd)
                 p.op("aten::mul", start + 50 * i + 1, 5, tid=AUTOGRAD)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         names = trace.operators.name
         backward = [row for row in range(len(trace)) if trace.operators.phase[row] == Phase.BACKWARD]
         linked = [names[trace.operators.forward[row]] for row in backward]
@@ -339,7 +339,7 @@ class TestLinks:
 
 class TestPhases:
     def test_of_a_training_step(self, path):
-        trace = read(mlp().write(path))
+        trace = load(mlp().write(path))
         phases = {}
         for name, phase in zip(trace.operators.name, trace.operators.phase.tolist(), strict=True):
             phases.setdefault(name, set()).add(Phase(phase))
@@ -352,12 +352,12 @@ class TestPhases:
         p = mlp()
         for event in p.events:
             event["tid"] = MAIN if event["tid"] == AUTOGRAD else event["tid"]
-        assert np.array_equal(read(p.write(path)).operators.phase, read(mlp().write(path)).operators.phase)
+        assert np.array_equal(load(p.write(path)).operators.phase, load(mlp().write(path)).operators.phase)
 
     def test_an_optimizer_without_a_mark(self, path):
         p = mlp()
         p.events = [e for e in p.events if not e["name"].startswith("Optimizer")]
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.phase[named(trace, "aten::_foreach_add_")] == [Phase.OPTIMIZER]
 
     def test_clipping_belongs_to_the_optimizer(self, path):
@@ -371,7 +371,7 @@ class TestPhases:
                 event["ts"] += 100
         p.op("aten::linalg_vector_norm", step["ts"] - 50, 10)
         p.op("aten::neg", step["ts"] + 500, 10)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.phase[named(trace, "aten::linalg_vector_norm")] == [Phase.OPTIMIZER]
         assert trace.operators.phase[named(trace, "aten::neg")] == [Phase.FORWARD]
 
@@ -382,14 +382,14 @@ class TestPhases:
         p.op("MulBackward0", 101, 50, tid=AUTOGRAD, seq=1, fwd=1)
         p.op("aten::exp", 110, 5, tid=AUTOGRAD, seq=7)
         p.op("aten::mul", 120, 5, tid=AUTOGRAD)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.operators.phase.tolist() == [Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD]
 
     def test_inference_is_forward(self, path):
         p = Profile()
         p.op("aten::linear", 0, 10)
         p.op("aten::relu_", 20, 10)
-        assert set(read(p.write(path)).operators.phase.tolist()) == {Phase.FORWARD}
+        assert set(load(p.write(path)).operators.phase.tolist()) == {Phase.FORWARD}
 
 
 class TestSteps:
@@ -404,25 +404,25 @@ class TestSteps:
         return p
 
     def test_the_median_step_is_the_default(self, path):
-        trace = read(self.profile().write(path))
+        trace = load(self.profile().write(path))
         assert trace.meta.steps == ("1", "2", "3", "4")
         assert trace.meta.step == "3"  # of 10, 20, 30 and 40 us the lower of the two in the middle
         assert trace.device_time() == pytest.approx(20e-6)
 
     def test_a_kernel_belongs_to_the_step_that_launched_it(self, path):
-        trace = read(self.profile().write(path), step=4)  # its kernels run after the span of every step
+        trace = load(self.profile().write(path), step=4)  # its kernels run after the span of every step
         assert times(trace) == {"aten::mm": 30}
         assert trace.meta.step == "4"
 
     def test_all_steps(self, path):
-        trace = read(self.profile().write(path), step="all")
+        trace = load(self.profile().write(path), step="all")
         assert trace.meta.step == "all"
         assert trace.device_time() == pytest.approx(100e-6)
 
     def test_the_steps_are_the_whole(self, path):
         self.profile().write(path)
-        parts = [read(path, step=n).device_time() for n in (1, 2, 3, 4)]
-        assert sum(parts) == pytest.approx(read(path, step="all").device_time())
+        parts = [load(path, step=n).device_time() for n in (1, 2, 3, 4)]
+        assert sum(parts) == pytest.approx(load(path, step="all").device_time())
 
     def test_an_incomplete_step_is_not_the_median(self, path):
         p = self.profile(((1, 10), (2, 20), (3, 30)))
@@ -430,31 +430,31 @@ class TestSteps:
         lost = {e["args"].get("correlation") for e in p.events} - {e["args"].get("correlation") for e in kept}
         p.events = [e for e in kept if e["args"].get("correlation") not in lost]
         p.kernel("gemm", 9000, 20, launch=2001)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.meta.step == "1"
 
     def test_a_step_lasts_until_the_next(self, path):
-        assert read(self.profile().write(path), step=2).meta.step_time_s == pytest.approx(1e-3)
-        assert read(self.profile().write(path), step=4).meta.step_time_s == pytest.approx(0.9e-3)
+        assert load(self.profile().write(path), step=2).meta.step_time_s == pytest.approx(1e-3)
+        assert load(self.profile().write(path), step=4).meta.step_time_s == pytest.approx(0.9e-3)
 
     def test_a_file_without_marks_is_one_step(self, path):
-        trace = read(mlp().write(path))
+        trace = load(mlp().write(path))
         assert (trace.meta.steps, trace.meta.step, trace.meta.step_time_s) == ((), "", None)
 
     def test_a_loop_without_marks_is_cut_where_its_optimizer_ends(self, path):
         p = mlp(mlp(mlp(), 2000), 4000)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert (trace.meta.steps, trace.meta.batch_size) == (("1", "2", "3"), 4)
         assert trace.device_time() == pytest.approx(150e-6)
         assert any("marks no steps: it is cut into 3" in note for note in trace.meta.notes)
-        assert read(path, step="all").device_time() == pytest.approx(450e-6)
+        assert load(path, step="all").device_time() == pytest.approx(450e-6)
 
     def test_two_optimizers_that_take_turns_are_one_step(self, path):
         p = Profile()
         for turn, optimizer in enumerate(("Adam", "SGD") * 2):
             mlp(p, 2000 * turn)
             p.events[-1]["name"] = f"Optimizer.step#{optimizer}.step"
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert trace.meta.steps == ("1", "2")
         assert trace.device_time() == pytest.approx(300e-6)
 
@@ -462,18 +462,18 @@ class TestSteps:
         p = mlp()
         p.mark("Optimizer.step#Muon.step", 1500, 10)
         p.mark("Optimizer.step#Muon.step", 1600, 10)
-        assert read(p.write(path)).meta.steps == ()
+        assert load(p.write(path)).meta.steps == ()
 
     def test_a_step_that_is_not_there(self, path):
         with pytest.raises(InputError, match="no step 9: it has the steps 1, 2, 3, 4"):
-            read(self.profile().write(path), step=9)
+            load(self.profile().write(path), step=9)
         with pytest.raises(InputError, match="marks no steps"):
-            read(mlp().write(path), step=9)
+            load(mlp().write(path), step=9)
 
 
 class TestCommunication:
     def one(self, path: Path, p: Profile) -> tuple[str, float, int, float]:
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         c = trace.communications
         assert len(c) == 1
         assert trace.device_time() == pytest.approx(4e-6)  # the other kernel only
@@ -543,7 +543,7 @@ class TestCommunication:
         p.kernel("ncclKernel_AllReduce", 40, 9, launch=14)
         p.op("aten::div_", 15, 3)
         p.kernel("div", 50, 1, launch=16)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         assert times(trace) == {"aten::mm": 4, "aten::div_": 1}
         assert len(trace.communications) == 1
 
@@ -555,7 +555,7 @@ class TestModules:
         p.add("nn.Module: Linear_0", "python_function", 0, 12, tid=MAIN)
         p.add("torch/nn/functional.py(1): relu", "python_function", 20, 12, tid=MAIN)
         p.add("nn.Module: Linear_1", "python_function", 40, 12, tid=MAIN)
-        trace = read(p.write(path))
+        trace = load(p.write(path))
         modules = [trace.modules.path[m] if m >= 0 else "" for m in trace.operators.module]
         assert modules[:4] == ["Net_0.Linear_0", "Net_0", "Net_0.Linear_1", "Net_0"]
         assert {modules[row] for row in named(trace, "aten::mm")} == {"Net_0.Linear_0", "Net_0.Linear_1"}
@@ -565,10 +565,10 @@ class TestModules:
     def test_python_threads_numbered_in_their_own_way(self, path):
         p = mlp()
         p.add("nn.Module: Net_0", "python_function", -1, 200, pid=0, tid=0)
-        assert read(p.write(path)).modules.path == ("Net_0",)
+        assert load(p.write(path)).modules.path == ("Net_0",)
 
     def test_without_modules_each_weight_has_one(self, path):
-        trace = read(mlp().write(path))
+        trace = load(mlp().write(path))
         assert trace.modules.path == ("linear_0", "linear_1")
         rows = named(trace, "aten::mm")
         assert [trace.modules.path[m] for m in trace.operators.module[rows]] == ["linear_1", "linear_1", "linear_0"]
@@ -577,7 +577,7 @@ class TestModules:
 class TestInference:
     @pytest.fixture
     def trace(self, path) -> Trace:
-        return read(mlp().write(path))
+        return load(mlp().write(path))
 
     def test_it_says_so(self, trace):
         assert trace.meta.identity == "inferred"
@@ -629,7 +629,7 @@ class TestInference:
         assert all(writer >= 0 for writer in trace.writers()[row][4:])
 
     def test_without_shapes_there_are_no_tensors(self, path):
-        trace = read(mlp(shapes=False).write(path))
+        trace = load(mlp(shapes=False).write(path))
         assert len(trace.values) == 0
         assert trace.meta.batch_size is None
         assert any("record_shapes" in note for note in trace.meta.notes)
@@ -639,7 +639,7 @@ class TestInference:
 class TestBroken:
     def expect(self, path: Path, words: str) -> None:
         with pytest.raises(InputError, match=words) as caught:
-            read(path)
+            load(path)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -683,7 +683,7 @@ class TestBroken:
         mlp().write(tmp_path / "rank0")
         mlp().write(tmp_path / "rank1")
         with pytest.raises(InputError, match=r"2 profiles \(rank0, rank1\)"):
-            read(tmp_path)
+            load(tmp_path)
 
 
 KINETO = [
@@ -705,7 +705,7 @@ class TestMeasured:
             if event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
                 kind = "copies" if event["cat"] != "kernel" else "nccl" if "nccl" in event["name"] else "kernels"
                 work[kind] += int(event["dur"] * 1000)
-        trace = read(path, step="all")
+        trace = load(path, step="all")
         check(trace)
         assert round(trace.device_time() * 1e9) == work["kernels"]
         assert round(float(trace.kernels.device_s.sum()) * 1e9) == work["kernels"] + work["copies"]
@@ -714,16 +714,16 @@ class TestMeasured:
     @pytest.mark.parametrize(("name", "steps"), [(KINETO[1], 3), (KINETO[3], 2)])
     def test_steps_add_up_to_the_whole(self, name, steps):
         path = shared("kineto", name)
-        whole = read(path, step="all")
+        whole = load(path, step="all")
         assert len(whole.meta.steps) == steps
-        parts = [read(path, step=s) for s in whole.meta.steps]
+        parts = [load(path, step=s) for s in whole.meta.steps]
         inside = sum(part.device_time() for part in parts)
         assert sum(len(part.communications) for part in parts) <= len(whole.communications)
         assert inside <= whole.device_time() + 1e-12
         assert inside == pytest.approx(whole.device_time(), rel=0.01)
 
     def test_buckets_of_resnet50(self):
-        trace = read(shared("kineto", KINETO[1]), step=5)
+        trace = load(shared("kineto", KINETO[1]), step=5)
         c = trace.communications
         sizes = [int(b) for kind, b in zip(c.kind, c.bytes.tolist(), strict=True) if kind == "all_reduce"]
         assert sizes == [8196000, 31502336, 26255360, 26550272, 9724160]
@@ -731,13 +731,13 @@ class TestMeasured:
         assert trace.meta.device == "NVIDIA A100-PG509-200"
 
     def test_a_gpu_bound_step_lasts_as_long_as_its_kernels(self):
-        trace = read(shared("kineto", KINETO[2]))
+        trace = load(shared("kineto", KINETO[2]))
         assert trace.meta.step_time_s == pytest.approx(0.0956, rel=0.01)
         assert trace.device_time() == pytest.approx(trace.meta.step_time_s, rel=0.02)
 
     def test_vgg13_alone(self):
         folder = shared("triosim-h100", "vgg13-bs512-raw")
-        trace = read(next(folder.glob("profiler_*")))
+        trace = load(next(folder.glob("profiler_*")))
         kernels = zip(trace.kernels.name, trace.kernels.device_s.tolist(), strict=True)
         assert sum(s for name, s in kernels if not name.startswith("Memset")) == pytest.approx(0.346344, abs=1e-9)
         weights = trace.weights()
@@ -749,7 +749,7 @@ class TestMeasured:
 
     def test_inferred_dataflow_against_the_exact_one(self):
         folder = shared("triosim-h100", "vgg13-bs512-raw")
-        exact, inferred = read(folder), read(next(folder.glob("profiler_*")))
+        exact, inferred = load(folder), load(next(folder.glob("profiler_*")))
         assert exact.operators.name == inferred.operators.name
         mine, theirs = inferred.writers(), exact.writers()
         rows = [r for r in range(len(exact)) if exact.operators.phase[r] != Phase.OPTIMIZER]

@@ -12,7 +12,7 @@ import pytest
 from tests.command import run
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace.tables import Trace
 from triosim.transform.rescale import rescale
 
@@ -57,7 +57,7 @@ def _written(folder: Path, nodes: Any) -> Path:
 
 
 def test_a_network_of_nn_meter_is_read_with_its_work(tmp_path: Path) -> None:
-    trace = read(_written(tmp_path, mobile()))
+    trace = load(_written(tmp_path, mobile()))
     flop = dict(zip((trace.modules.path[row] for row in trace.operators.module), trace.operators.flop, strict=True))
     assert flop["conv"] == 2 * 16 * 16 * 8 * 3 * 9
     assert flop["depth"] == 2 * 8 * 8 * 8 * 25
@@ -74,15 +74,15 @@ def test_a_network_of_nn_meter_is_read_with_its_work(tmp_path: Path) -> None:
 
 
 def test_its_work_grows_with_the_batch(tmp_path: Path) -> None:
-    trace = read(_written(tmp_path, mobile()))
+    trace = load(_written(tmp_path, mobile()))
     grown = rescale(trace, 6)
     assert np.nansum(grown.operators.flop) == 6 * np.nansum(trace.operators.flop)
 
 
 def test_the_order_of_nodes_does_not_matter(tmp_path: Path) -> None:
     nodes = mobile()
-    one = read(_written(tmp_path, nodes))
-    other = read(_written(tmp_path, dict(reversed(nodes.items()))))
+    one = load(_written(tmp_path, nodes))
+    other = load(_written(tmp_path, dict(reversed(nodes.items()))))
     assert np.nansum(one.operators.flop) == np.nansum(other.operators.flop)
     assert _calls(one) == _calls(other)
 
@@ -111,7 +111,7 @@ def test_it_is_not_trained(tmp_path: Path, more: tuple[str, ...]) -> None:
 ])  # fmt: skip
 def test_a_broken_network_is_one_sentence(change: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        read(_written(tmp_path, {**mobile(), **change}))
+        load(_written(tmp_path, {**mobile(), **change}))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -176,7 +176,7 @@ def small(folder: Path, batch: Any = 2, opset: int = 17) -> Path:
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 22])
 def test_an_onnx_model_is_read_with_its_work(tmp_path: Path, opset: int) -> None:
-    trace = read(small(tmp_path, opset=opset))
+    trace = load(small(tmp_path, opset=opset))
     assert _calls(trace) == {
         "aten::convolution": 1, "aten::relu": 1, "aten::mean": 1, "aten::view": 1, "aten::mm": 1,
     }  # fmt: skip
@@ -215,7 +215,7 @@ def test_sizes_that_are_computed_as_it_runs_are_followed(tmp_path: Path) -> None
         "w": _zeros(8, 3, 4, 4), "zero": np.int64(0), "rest": np.array([8, 1]), "token": _zeros(1, 8, 1),
         "as_tokens": np.array([0, 8, -1]),
     }  # fmt: skip
-    trace = read(_onnx(tmp_path / "v.onnx", nodes, {"x": [2, 3, 32, 33]}, weights, ["y"], 11))
+    trace = load(_onnx(tmp_path / "v.onnx", nodes, {"x": [2, 3, 32, 33]}, weights, ["y"], 11))
     assert _calls(trace) == {
         "aten::constant_pad_nd": 1, "aten::convolution": 1, "aten::expand_copy": 1, "aten::view": 1, "aten::cat": 1,
     }  # fmt: skip
@@ -348,9 +348,9 @@ def test_every_operator_can_be_written_as_a_trace(tmp_path: Path) -> None:
         path = _onnx(tmp_path / f"{name}.onnx", [node], inputs, weights, outputs, opset, kind)
         if name in ("Identity", "Dropout"):
             with pytest.raises(InputError, match="runs nothing"):
-                read(path)
+                load(path)
             continue
-        trace = read(path)
+        trace = load(path)
         assert trace.meta.notes[0] == "operators are those of the file: nothing is fused", name
         assert len(trace) >= 1, name
         made = tuple(trace.values.shape[trace.operators.outputs[len(trace) - 1][-1]].tolist())
@@ -363,7 +363,7 @@ def test_a_recurrent_layer_runs_its_steps_one_after_another(tmp_path: Path) -> N
     """A bidirectional LSTM of 6 steps: the inputs' products at once, then a product and a cell for each step."""
     nodes = [("LSTM", ["x", "w", "r"], ["y", "h", "c"], {"hidden_size": 3, "direction": "bidirectional"})]
     weights = {"w": _zeros(2, 12, 8), "r": _zeros(2, 12, 3)}
-    trace = read(_onnx(tmp_path / "l.onnx", nodes, {"x": [6, 2, 8]}, weights, ["y", "h", "c"]))
+    trace = load(_onnx(tmp_path / "l.onnx", nodes, {"x": [6, 2, 8]}, weights, ["y", "h", "c"]))
     calls = _calls(trace)
     assert calls["aten::_thnn_fused_lstm_cell"] == 2 * 6
     assert calls["aten::mm"] == 2 * (1 + 6)
@@ -376,7 +376,7 @@ def test_a_recurrent_layer_runs_its_steps_one_after_another(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("opset", "dims"), [(11, 1), (13, 2)])
 def test_softmax_goes_over_all_that_follows_its_axis_before_opset_13(tmp_path: Path, opset: int, dims: int) -> None:
-    trace = read(_onnx(tmp_path / "s.onnx", [("Softmax", ["x"], ["y"], {})], {"x": [2, 6, 8]}, {}, ["y"], opset))
+    trace = load(_onnx(tmp_path / "s.onnx", [("Softmax", ["x"], ["y"], {})], {"x": [2, 6, 8]}, {}, ["y"], opset))
     row = trace.operators.name.index("aten::_softmax")
     shape = tuple(trace.values.shape[trace.operators.inputs[row][0]].tolist())
     assert (shape, json.loads(trace.operators.args[row])["dim"]) == (((2, 48), 1) if dims == 1 else ((2, 6, 8), 2))
@@ -384,7 +384,7 @@ def test_softmax_goes_over_all_that_follows_its_axis_before_opset_13(tmp_path: P
 
 def test_a_sum_over_axes_that_are_an_input_is_over_these(tmp_path: Path) -> None:
     node = ("ReduceSum", ["x", "a"], ["y"], {"keepdims": 0})
-    trace = read(_onnx(tmp_path / "s.onnx", [node], {"x": [2, 6, 8]}, {"a": np.array([1])}, ["y"]))
+    trace = load(_onnx(tmp_path / "s.onnx", [node], {"x": [2, 6, 8]}, {"a": np.array([1])}, ["y"]))
     assert json.loads(trace.operators.args[0]) == {"dim": [1], "keepdim": False}
 
 
@@ -402,7 +402,7 @@ def _quantised(folder: Path, after: list[tuple]) -> Trace:
     weights = {
         "s": np.float32(1), "o": np.int8(0), "w8": np.zeros((4, 3, 3, 3), np.int8), "b32": np.zeros(4, np.int32),
     }  # fmt: skip
-    return read(_onnx(folder / "q.onnx", nodes, {"x": [2, 3, 8, 8]}, weights, ["y"]))
+    return load(_onnx(folder / "q.onnx", nodes, {"x": [2, 3, 8, 8]}, weights, ["y"]))
 
 
 def test_what_stands_between_quantisation_and_its_reverse_runs_on_eight_bits(tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_functions_of_the_file_are_put_in_place(tmp_path: Path) -> None:
     path = tmp_path / "f.onnx"
     model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=10)
     path.write_bytes(model.SerializeToString())
-    assert list(read(path).operators.name) == ["aten::mul", "aten::relu"]
+    assert list(load(path).operators.name) == ["aten::mul", "aten::relu"]
 
 
 def test_what_is_no_onnx_that_can_be_read_is_one_sentence(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_what_is_no_onnx_that_can_be_read_is_one_sentence(tmp_path: Path) -> Non
     ):  # fmt: skip
         broken.write_bytes(content)
         with pytest.raises(InputError, match=said) as caught:
-            read(broken)
+            load(broken)
         assert "\n" not in str(caught.value)
 
 
@@ -484,7 +484,7 @@ def test_operators_of_other_domains_are_refused_with_what_to_do(
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
     path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
     with pytest.raises(InputError, match=f"'{kind}' of '{domain}', which is not known: .*{cure}"):
-        read(path)
+        load(path)
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,7 +494,7 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
     path.write_bytes(b"\x08\x08\x12\x00")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(InputError, match="pip install 'triosim\\[onnx\\]'"):
-        read(path)
+        load(path)
 
 
 def test_a_pack_brings_its_device_along(tmp_path: Path) -> None:
@@ -542,9 +542,9 @@ OF_SIZES = [("Shape", ["c"], ["s"]), ("Gather", ["s", "two"], ["d"]), ("Equal", 
 
 
 def test_a_branch_that_sizes_choose_takes_the_place_of_if(tmp_path: Path) -> None:
-    squeezed = read(_choosing(tmp_path / "one.onnx", [2, 3, 1], OF_SIZES))
+    squeezed = load(_choosing(tmp_path / "one.onnx", [2, 3, 1], OF_SIZES))
     assert list(squeezed.operators.name) == ["aten::relu", "aten::view", "aten::abs"]
-    other = read(_choosing(tmp_path / "other.onnx", [2, 3, 4], OF_SIZES))
+    other = load(_choosing(tmp_path / "other.onnx", [2, 3, 4], OF_SIZES))
     assert list(other.operators.name) == ["aten::relu", "aten::neg", "aten::abs"]
 
 
@@ -552,4 +552,4 @@ def test_a_branch_that_values_choose_is_refused_and_not_passed_over(tmp_path: Pa
     of_values = [("ReduceSum", ["c"], ["t"]), ("Less", ["t", "t"], ["cond"])]
     path = _choosing(tmp_path / "values.onnx", [2, 3, 4], of_values)
     with pytest.raises(InputError, match="chooses or repeats operators as the network runs"):
-        read(path)
+        load(path)

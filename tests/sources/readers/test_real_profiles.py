@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from triosim.operators import kind
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace.tables import Category, Phase, Trace, check
 from triosim.transform.rescale import establish_symbols, undecided
 
@@ -104,14 +104,14 @@ def weights(trace: Trace) -> list[tuple[int, ...]]:
 class TestJoined:
     def test_parameters_in_the_order_of_registration(self, case):
         folder, shapes = case
-        trace = read(folder)
+        trace = load(folder)
         check(trace)
         assert weights(trace) == shapes
         assert trace.meta.batch_size == 6
         assert trace.meta.identity == "exact"
 
     def test_every_parameter_has_a_gradient_and_every_state_an_owner(self, case):
-        trace = read(case[0])
+        trace = load(case[0])
         values = trace.values
         mine = set(trace.weights().tolist())
         assert {int(o) for o, c in zip(values.of, values.category, strict=True) if c == Category.GRADIENT} == mine
@@ -119,7 +119,7 @@ class TestJoined:
         assert set(states.tolist()) == mine
 
     def test_the_backward_pass_reads_only_what_is_there(self, case):
-        trace = read(case[0])
+        trace = load(case[0])
         given = {Category.WEIGHT, Category.BUFFER, Category.INPUT, Category.LABEL}
         rows = np.flatnonzero(trace.operators.phase == Phase.BACKWARD)
         writers = trace.writers()
@@ -129,10 +129,10 @@ class TestJoined:
             assert trace.operators.forward[row] >= 0 or trace.operators.view[row]
 
     def test_the_batch_can_be_followed(self, case):
-        assert undecided(establish_symbols(read(case[0]))).size == 0
+        assert undecided(establish_symbols(load(case[0]))).size == 0
 
     def test_the_execution_trace_alone_says_the_same(self, case):
-        joined, alone = read(case[0]), read(case[0] / "execution")
+        joined, alone = load(case[0]), load(case[0] / "execution")
         assert joined.operators.name == alone.operators.name
         assert joined.writers() == alone.writers()
         assert np.array_equal(joined.values.category, alone.values.category)
@@ -141,7 +141,7 @@ class TestJoined:
 class TestAlone:
     def test_parameters_and_gradients_are_found(self, case):
         folder, shapes = case
-        trace = read(folder / "profile.json")
+        trace = load(folder / "profile.json")
         check(trace)
         assert sorted(weights(trace)) == sorted(shapes)
         values = trace.values
@@ -149,12 +149,12 @@ class TestAlone:
         assert owners == set(trace.weights().tolist())
 
     def test_the_batch_can_be_followed(self, case):
-        assert undecided(establish_symbols(read(case[0] / "profile.json"))).size == 0
+        assert undecided(establish_symbols(load(case[0] / "profile.json"))).size == 0
 
     def test_the_dataflow_is_the_real_one(self, case):
         """Up to the order of a sum's terms, reshapes that had to copy, and the loss, whose saved scores have the shape
         of its input."""
-        exact, inferred = read(case[0]), read(case[0] / "profile.json")
+        exact, inferred = load(case[0]), load(case[0] / "profile.json")
         assert exact.operators.name == inferred.operators.name
         mine, theirs = sources(inferred), sources(exact)
         forward_backward = np.flatnonzero(exact.operators.phase != Phase.OPTIMIZER)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.data import shared
 from triosim.core.errors import InputError
-from triosim.sources.reading import read
+from triosim.sources.reading import load
 from triosim.trace.tables import Category, Phase, Trace, check
 from triosim.transform.rescale import establish_symbols, undecided
 
@@ -187,41 +187,41 @@ class TestFiles:
         folder().write(tmp_path / "a")
         for file in (tmp_path / "a").iterdir():
             file.rename(file.with_suffix(".x"))
-        assert len(read(tmp_path / "a")) == 22
-        assert len(read(tmp_path / "a" / "trace.x")) == 22
+        assert len(load(tmp_path / "a")) == 22
+        assert len(load(tmp_path / "a" / "trace.x")) == 22
 
     def test_columns_in_any_order(self, tmp_path):
         path = folder().write(tmp_path / "a")
-        expected = read(path)
+        expected = load(path)
         for name in ("trace.csv", "tensor.csv"):
             rows = list(csv.reader((path / name).open()))
             Folder._file(path / name, [*rows[0][::-1], "more"], [[*row[::-1], "x"] for row in rows[1:]])
-        assert read(path).operators.name == expected.operators.name
-        assert read(path).writers() == expected.writers()
+        assert load(path).operators.name == expected.operators.name
+        assert load(path).writers() == expected.writers()
 
     def test_meta(self, tmp_path):
-        meta = read(folder().write(tmp_path / "net")).meta
+        meta = load(folder().write(tmp_path / "net")).meta
         assert (meta.made_by, meta.workload, meta.device, meta.clock) == ("triosim-csv", "net", None, "gpu")
         assert (meta.batch_size, meta.identity) == (2, "exact")
 
     def test_times_are_sums_of_kernels(self, tmp_path):
-        trace = read(folder().write(tmp_path / "a"))
+        trace = load(folder().write(tmp_path / "a"))
         assert trace.device_time() == pytest.approx(22 * 10e-6)
 
     def test_an_execution_trace_is_not_needed(self, tmp_path):
         path = folder().write(tmp_path / "a")
         with pytest.raises(InputError, match="leave the execution trace"):
-            read(path, execution_trace=path / "trace.csv")
+            load(path, execution_trace=path / "trace.csv")
 
     def test_it_has_one_step(self, tmp_path):
         with pytest.raises(InputError, match="holds one step"):
-            read(folder().write(tmp_path / "a"), step=7)
+            load(folder().write(tmp_path / "a"), step=7)
 
 
 class TestDataflow:
     @pytest.fixture
     def trace(self, tmp_path) -> Trace:
-        return read(folder().write(tmp_path / "a"))
+        return load(folder().write(tmp_path / "a"))
 
     def test_it_is_whole(self, trace):
         check(trace)
@@ -322,7 +322,7 @@ class TestDataflow:
 class TestOptimizers:
     @pytest.mark.parametrize("optimizer", ["adam", "sgd", "fused", "loop"])
     def test_parameters_and_gradients(self, tmp_path, optimizer):
-        trace = read(folder(optimizer=optimizer).write(tmp_path / "a"))
+        trace = load(folder(optimizer=optimizer).write(tmp_path / "a"))
         values = trace.values
         assert [values.shape[w].tolist() for w in trace.weights()] == [[4, 4], [4], [4, 4], [4], [3, 4], [3]]
         assert_connected(trace)
@@ -332,7 +332,7 @@ class TestOptimizers:
 
     @pytest.mark.parametrize(("optimizer", "states"), [("adam", 12), ("sgd", 0), ("fused", 18), ("loop", 6)])
     def test_states(self, tmp_path, optimizer, states):
-        trace = read(folder(optimizer=optimizer).write(tmp_path / "a"))
+        trace = load(folder(optimizer=optimizer).write(tmp_path / "a"))
         values = trace.values
         mine = (values.category == Category.OPTIMIZER_STATE) & (values.version == 0)
         assert np.count_nonzero(mine) == states
@@ -342,12 +342,12 @@ class TestOptimizers:
 
     @pytest.mark.parametrize("optimizer", ["fused", "loop"])
     def test_what_the_exporter_calls_forward(self, tmp_path, optimizer):
-        trace = read(folder(optimizer=optimizer).write(tmp_path / "a"))
+        trace = load(folder(optimizer=optimizer).write(tmp_path / "a"))
         last = at(trace, "AddmmBackward0")[-1]
         assert set(trace.operators.phase[last + 1 :].tolist()) == {Phase.OPTIMIZER}
 
     def test_without_an_optimizer(self, tmp_path):
-        trace = read(folder(optimizer="none").write(tmp_path / "a"))
+        trace = load(folder(optimizer="none").write(tmp_path / "a"))
         assert len(trace.weights()) == 6
         assert_connected(trace)
 
@@ -355,7 +355,7 @@ class TestOptimizers:
         f = folder(optimizer="none")
         f.operators = f.operators[:6]
         f.uses = f.uses[: next(i for i, use in enumerate(f.uses) if use[5] == "target")]
-        trace = read(f.write(tmp_path / "a"))
+        trace = load(f.write(tmp_path / "a"))
         assert len(trace.weights()) == 6
         assert set(trace.operators.phase.tolist()) == {Phase.FORWARD}
 
@@ -363,7 +363,7 @@ class TestOptimizers:
 class TestBroken:
     def expect(self, path: Path, words: str) -> None:
         with pytest.raises(InputError, match=words) as caught:
-            read(path)
+            load(path)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -441,7 +441,7 @@ class TestMeasured:
 
     @pytest.fixture
     def trace(self, name) -> Trace:
-        return read(shared("triosim-h100", name))
+        return load(shared("triosim-h100", name))
 
     def test_times(self, trace, name):
         total, phases, _, _, operators = MEASURED[name]
@@ -495,7 +495,7 @@ def test_gradient_buckets_of_resnet50():
 
     A real run of ResNet-50 on two A100 sent these buckets (PyTorch, caps of 1 MiB for the first and 25 MiB).
     """
-    trace = read(shared("triosim-h100", "resnet50"))
+    trace = load(shared("triosim-h100", "resnet50"))
     sizes = trace.values.bytes()[trace.weights()].tolist()
     buckets, open_, cap = [], 0, 1 << 20
     for size in reversed(sizes):
@@ -508,7 +508,7 @@ def test_gradient_buckets_of_resnet50():
 
 
 def test_buffers_of_resnet50():
-    trace = read(shared("triosim-h100", "resnet50"))
+    trace = load(shared("triosim-h100", "resnet50"))
     values = trace.values
     buffers = np.flatnonzero((values.category == Category.BUFFER) & (values.version == 0))
     roles = Counter(values.name[v].rpartition(".")[2].rpartition("_")[0] or values.name[v] for v in buffers)
