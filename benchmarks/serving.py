@@ -31,7 +31,7 @@ from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
-from triosim.serving.request_files import read
+from triosim.serving.request_files import load_requests
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
 from triosim.serving.step_times import StepShape
@@ -69,7 +69,7 @@ COMMANDS = {
 
 def requests(kind: str, folder: Path | None) -> RequestTable:
     """Of a kind of traffic."""
-    return traffic(*TRAFFIC[kind]) if folder is None else read(folder / FILES[kind])
+    return traffic(*TRAFFIC[kind]) if folder is None else load_requests(folder / FILES[kind])
 
 
 class Own(Vllm):
@@ -86,7 +86,7 @@ def runs() -> list[tuple[str, bool, bool]]:
 
 def mooncake(path: Path) -> float:
     """CPU seconds of serving the trace with prefix caching on 16 replicas, once it is read and steps are priced."""
-    table = read(path)
+    table = load_requests(path)
     kernels = ServingKernels(served_model("llama-3-8b"), catalog.accelerator("H100-SXM5-80GB"), PRECISIONS["bf16"])
     times = ModelTimes(kernels)
     times.ticks(StepShape(1, (), 1, 1, 1), 0)

@@ -37,7 +37,7 @@ from triosim.operators import KINDS, _names
 from triosim.serving.deployment import Deployment
 from triosim.serving.deployment import serve as serve_fleet
 from triosim.serving.pool import Pool
-from triosim.serving.request_files import read as read_requests
+from triosim.serving.request_files import load_requests
 from triosim.serving.requests import RequestTable
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.calls import calls_of
@@ -343,13 +343,13 @@ def test_long_apart_keeps_long_prompts_to_the_last_replica(outside: Path) -> Non
 
 
 def test_the_access_log_is_read(outside: Path, tmp_path: Path) -> None:
-    table = read_requests(outside / "day.log")
+    table = load_requests(outside / "day.log")
     assert table.arrived.tolist() == [0, 500 * MS]
     assert (table.prompt.tolist(), table.output.tolist()) == ([2048, 16], [4, 2])
     bad = tmp_path / "bad.log"
     bad.write_text("T=0.0 in=1 out=1\nT=1 in=1\n")
     with pytest.raises(InputError, match="line 2: give T=SECONDS"):
-        read_requests(bad)
+        load_requests(bad)
 
 
 def test_climbing_finds_what_trying_everything_finds(outside: Path) -> None:

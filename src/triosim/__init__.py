@@ -1,4 +1,4 @@
-"""TrioSim predicts time and memory of ML training and inference on many accelerators.
+"""TrioSim predicts time, memory, energy and cost of ML training and serving on many accelerators.
 
 From one trace of a single device, or from a model's configuration alone::
 
@@ -20,21 +20,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Deployment": "triosim.serving.deployment",
     "Fidelity": "triosim.fidelity",
     "InputError": "triosim.core.errors",
     "Plan": "triosim.plan",
     "PlanError": "triosim.core.errors",
+    "Pool": "triosim.serving.pool",
     "Result": "triosim.prediction.result",
     "System": "triosim.hardware.system",
     "Trace": "triosim.trace.tables",
+    "fleet_file": "triosim.serving.fleet_file:fleet_file",
+    "infer": "triosim.serving.one_request",
     "load": "triosim.sources.reading:load",
+    "load_requests": "triosim.serving.request_files",
     "model": "triosim.sources.modelling",
+    "pool": "triosim.serving.pool_options",
     "record": "triosim.sources.record",
     "save": "triosim.trace.store",
+    "serve": "triosim.serving.deployment",
     "simulate": "triosim.prediction.simulate",
     "simulate_together": "triosim.prediction.together:simulate_together",
     "sweep": "triosim.search.sweep:sweep",
     "system": "triosim.hardware.machine",
+    "traffic": "triosim.serving.traffic:traffic",
 }
 """Where each public name lives (``module`` or ``module:name``)."""
 
@@ -51,6 +59,14 @@ if TYPE_CHECKING:
     from triosim.prediction.simulate import simulate as simulate
     from triosim.prediction.together import simulate_together as simulate_together
     from triosim.search.sweep import sweep as sweep
+    from triosim.serving.deployment import Deployment as Deployment
+    from triosim.serving.deployment import serve as serve
+    from triosim.serving.fleet_file import fleet_file as fleet_file
+    from triosim.serving.one_request import infer as infer
+    from triosim.serving.pool import Pool as Pool
+    from triosim.serving.pool_options import pool as pool
+    from triosim.serving.request_files import load_requests as load_requests
+    from triosim.serving.traffic import traffic as traffic
     from triosim.sources.modelling import model as model
     from triosim.sources.reading import load  # noqa: F401
     from triosim.sources.record import record as record

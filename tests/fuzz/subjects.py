@@ -338,9 +338,9 @@ def _requests_in(text: str) -> Callable[[], list[Files]]:
 
 
 def _requests(folder: Path, name: str) -> None:
-    from triosim.serving.request_files import read
+    from triosim.serving.request_files import load_requests
 
-    read(folder / name)
+    load_requests(folder / name)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from triosim.serving.pool import Pool, weight_bytes
 from triosim.serving.pool_checks import checked_any
 from triosim.serving.pool_replicas import replicas_of
 from triosim.serving.pool_times import PricedPools
-from triosim.serving.request_files import read
+from triosim.serving.request_files import load_requests
 from triosim.serving.requests import RequestTable
 from triosim.sources import modelling
 
@@ -259,7 +259,7 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
         {"arrived_at": 0.2, "model": MODEL, "prompt_tokens": 40, "output_tokens": 3},
     ]
     requests.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = serve(fleet_file(file), read(requests), interval=False)
+    found = serve(fleet_file(file), load_requests(requests), interval=False)
     assert found.served.requests.prompt.tolist() == [100, 1, 1]
     assert found.served.computed.tolist() == [109, 15]
 

@@ -81,7 +81,7 @@ def test_a_replica_with_ranks_of_experts_serves() -> None:
         for ep in (1, 8)
     )
     assert one.table()["plan"]["ep"] == 1
-    assert eight.table()["plan"]["ep"] == eight.table()["pools"][0]["ep"] == 8
+    assert eight.to_dict()["plan"]["ep"] == eight.to_dict()["pools"][0]["ep"] == 8
     assert eight.metrics.figures["requests"] == 40
     tpot = [found.metrics.distributions["tpot"].mean for found in (one, eight)]
     assert 1.02 * tpot[0] < tpot[1] < 1.3 * tpot[0]

@@ -20,7 +20,7 @@ from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.fleet_energy import FleetEnergy
 from triosim.serving.fleet_search import least_energy_clock
 from triosim.serving.metrics import parse_slo
-from triosim.serving.one_request import one_request
+from triosim.serving.one_request import infer
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked
 from triosim.serving.pool_times import kernels_of
@@ -101,19 +101,19 @@ def test_one_request_in_a_fleet_takes_what_it_takes_alone() -> None:
     """Where no step draws all that it may: that limit is of a step alone, and of the steps of a slice together."""
     for clock, prompt in ((None, 64), (900e6, 1024)):
         pool = Pool("llama-3-8b", ONE, clock_hz=clock, engine_options={"model-runner": "2"})  # leaves no gap
-        alone = one_request(pool, prompt, 64)
+        alone = infer(pool, prompt, 64)
         once = traffic("constant:1", f"prompt=fixed:{prompt};output=fixed:64", 1, 0)
         assert of(serve(Deployment((pool,)), once, interval=False)).work_j == pytest.approx(alone.joules, rel=1e-6)
 
 
 def test_a_lower_clock_slows_prompts_and_spares_energy() -> None:
-    full, slow = (one_request(Pool("llama-3-8b", ONE, clock_hz=clock), 1024, 64) for clock in (None, 990e6))
+    full, slow = (infer(Pool("llama-3-8b", ONE, clock_hz=clock), 1024, 64) for clock in (None, 990e6))
     assert full.tpot_s is not None
     assert slow.tpot_s is not None
     assert 1.5 < slow.ttft_s / full.ttft_s <= 2.0  # half the clock; it was not at the boost clock at full power
     assert full.tpot_s <= slow.tpot_s < 1.02 * full.tpot_s
     assert slow.joules < 0.95 * full.joules
-    none = one_request(Pool("llama-3-8b", ONE, clock_hz=1980e6), 1024, 64)
+    none = infer(Pool("llama-3-8b", ONE, clock_hz=1980e6), 1024, 64)
     assert none.e2e_s == full.e2e_s
     assert none.joules == pytest.approx(full.joules)
 

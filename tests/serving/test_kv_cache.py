@@ -22,7 +22,7 @@ from triosim.serving.kv_cache import KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import served_model
 from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
-from triosim.serving.request_files import read
+from triosim.serving.request_files import load_requests
 from triosim.serving.requests import PromptHashes, Request, RequestTable
 
 
@@ -142,7 +142,7 @@ def test_blocks_smaller_and_larger_than_the_hashes() -> None:
 @pytest.mark.parametrize(("size", "hits"), [(None, 105_710), (10_000, 60_921), (30_000, 93_967)])
 def test_mooncake_hits(size: int | None, hits: int) -> None:
     """Blocks touched in order, each request stored at once: what the trace's authors' rule gives."""
-    table = read(shared("serving", "mooncake", "conversation_trace.jsonl.gz"))
+    table = load_requests(shared("serving", "mooncake", "conversation_trace.jsonl.gz"))
     assert table.hashes is not None
     kept: OrderedDict[int, None] = OrderedDict()
     found = total = 0
@@ -160,7 +160,7 @@ def test_mooncake_hits(size: int | None, hits: int) -> None:
 
 def test_mooncake_through_the_cache_without_limit() -> None:
     """The cache of the replica finds as many blocks: but for the last of each prompt, of which a token is computed."""
-    table = read(shared("serving", "mooncake", "conversation_trace.jsonl.gz"))
+    table = load_requests(shared("serving", "mooncake", "conversation_trace.jsonl.gz"))
     assert table.hashes is not None
     cache = PrefixCache(300_000, 512)
     found = 0

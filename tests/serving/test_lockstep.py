@@ -77,7 +77,7 @@ def test_all_tokens_are_computed_once(machine: triosim.System) -> None:
     whole = int((table.prompt + table.output - 1).sum())  # type: ignore[attr-defined]
     assert int(found.served.computed.sum()) == whole
     assert found.metrics.figures["requests"] == 60
-    assert len(found.table()["replicas"]) == 4
+    assert len(found.to_dict()["replicas"]) == 4
 
 
 def test_a_step_takes_as_long_as_the_fullest_rank(machine: triosim.System) -> None:
@@ -187,8 +187,8 @@ def test_a_fleet_whose_ranks_decode_what_others_prefill(machine: triosim.System,
     found = serve(fleet_file(path), requests(), interval=False)  # type: ignore[arg-type]
     assert found.metrics.figures["requests"] == 60
     assert found.metrics.figures["sent_bytes"] > 0
-    assert [row["pool"] for row in found.table()["replicas"]] == [0, 0, 1, 1, 1, 1]
-    assert all(row["steps"] for row in found.table()["replicas"])
+    assert [row["pool"] for row in found.to_dict()["replicas"]] == [0, 0, 1, 1, 1, 1]
+    assert all(row["steps"] for row in found.to_dict()["replicas"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from triosim.hardware import catalog
 from triosim.hardware.machine import system
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.model import PRECISIONS, served_model
-from triosim.serving.one_request import OneRequest, one_request
+from triosim.serving.one_request import OneRequest, infer
 from triosim.serving.pool import Pool
 from triosim.serving.request_energy import RequestEnergy, StepLoad, request_energy
 from triosim.serving.request_energy import work_of as work_of_load
@@ -28,7 +28,7 @@ def work_of(kernels: ServingKernels, step: StepShape) -> tuple[float, float]:
 
 def found(output: int = 64, batch: int = 1, tp: int = 1, **pool: object) -> OneRequest:
     machine = system(device="H100-SXM5-80GB", devices=tp)
-    return one_request(Pool("llama-3-8b", machine, tensor_parallel=tp, **pool), 512, output, batch)  # type: ignore[arg-type]
+    return infer(Pool("llama-3-8b", machine, tensor_parallel=tp, **pool), 512, output, batch)  # type: ignore[arg-type]
 
 
 def energy(of: OneRequest) -> RequestEnergy:

@@ -36,8 +36,8 @@ def test_figures_are_those_of_rows(monkeypatch: pytest.MonkeyPatch, blocks: int 
     assert (found.metrics.figures["preemptions"] or 0) > 0 or not blocks
     assert found.metrics.figures == exact.metrics.figures
     assert found.metrics.duration_s == exact.metrics.duration_s
-    assert found.table()["energy"] == exact.table()["energy"]
-    assert found.table()["binds"] == exact.table()["binds"]
+    assert found.to_dict()["energy"] == exact.to_dict()["energy"]
+    assert found.to_dict()["binds"] == exact.to_dict()["binds"]
     for name, one in found.metrics.distributions.items():
         other = exact.metrics.distributions[name]
         assert one.exact == (name == "itl")

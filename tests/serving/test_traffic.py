@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.serving.fleets import MS, Linear, replica, serve
-from triosim.serving.request_files import read
+from triosim.serving.request_files import load_requests
 from triosim.serving.requests import RequestTable
 from triosim.serving.traffic import traffic
 
@@ -88,7 +88,7 @@ def test_files_are_recognised_by_content(name: str, packed: bool, tmp_path: Path
     path = tmp_path / "whatever.txt"
     raw = FORMATS[name].encode()
     path.write_bytes(gzip.compress(raw) if packed else raw)
-    table = read(path)
+    table = load_requests(path)
     assert table.prompt.tolist() == [100, 50]
     assert table.output.tolist() == [20, 10]
     assert np.diff(table.arrived).tolist() == [1000 * MS]
@@ -97,9 +97,9 @@ def test_files_are_recognised_by_content(name: str, packed: bool, tmp_path: Path
 def test_sessions_and_hashes_are_read(tmp_path: Path) -> None:
     path = tmp_path / "r"
     path.write_text(FORMATS["vidur"])
-    assert read(path).session.tolist() == [0, 1]
+    assert load_requests(path).session.tolist() == [0, 1]
     path.write_text(FORMATS["mooncake"])
-    hashes = read(path).hashes
+    hashes = load_requests(path).hashes
     assert hashes is not None
     assert (hashes.tokens, hashes.rows.lists()) == (512, [[3], [3]])
 
@@ -108,7 +108,7 @@ def test_a_conversation_begins_with_all_that_was_said(tmp_path: Path) -> None:
     path = tmp_path / "r"
     turns = [{"prompt_tokens": 40, "output_tokens": 24}, {"prompt_tokens": 16, "output_tokens": 8, "think": 2}]
     path.write_text("\n".join(json.dumps({"arrived_at": at, "turns": turns}) for at in (0, 1)))
-    table = read(path)
+    table = load_requests(path)
     assert table.prompt.tolist() == [40, 80, 40, 80]
     assert table.follows.tolist() == [-1, 0, -1, 2]
     assert table.arrived.tolist() == [0, 2000 * MS, 1000 * MS, 2000 * MS]
@@ -128,7 +128,7 @@ def test_token_ids_show_what_is_shared(tmp_path: Path) -> None:
     prompts = [[*system, *range(100 * n + 50, 100 * n + 70)] for n in range(3)]
     rows = [{"arrived_at": n, "prompt_tokens": prompt, "output_tokens": 4} for n, prompt in enumerate(prompts)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    served = serve(read(path), replica("vllm", reuse=True))
+    served = serve(load_requests(path), replica("vllm", reuse=True))
     assert served.cached.tolist() == [0, 32, 32]
 
 

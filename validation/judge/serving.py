@@ -55,12 +55,12 @@ from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.layer_profiles import read_profiles
 from triosim.serving.model import PRECISIONS, ServedModel, served_model
 from triosim.serving.model_times import ModelTimes
-from triosim.serving.one_request import one_request
+from triosim.serving.one_request import infer
 from triosim.serving.policy import ENGINES, Policy, engine_on
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import lock_step, step_times
 from triosim.serving.replica import Replica
-from triosim.serving.request_files import read
+from triosim.serving.request_files import load_requests
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
 from triosim.serving.step_times import StepHost, StepShape, StepTimes
@@ -197,7 +197,7 @@ def _profile_of(folder: Path, match: re.Match[str]) -> Path:
 def _vidur_run(folder: Path, match: re.Match[str], table: Path, profiles: bool) -> tuple[FleetRun, int]:
     model = MODELS[match["model"]]
     stages, parallel = int(match["pp"] or 1), int(match["tp"])
-    requests = read(folder / "requests" / f"{match['file']}.csv")
+    requests = load_requests(folder / "requests" / f"{match['file']}.csv")
     longest = 512 if int((requests.prompt + requests.output).max()) <= 512 else 4096
     engine = ENGINES.get(ENGINE.get(match["engine"], match["engine"]))
     size = engine.block_tokens
@@ -659,7 +659,7 @@ def splitwise(folder: Path) -> Figures:
                 "llama-2-70b", machine, engine="vllm-2023", tensor_parallel=parallel, weights="fp16", kv_cache="fp16",
                 host="large-model", longest=prompt + output,
             )  # fmt: skip
-            one = one_request(pool, prompt, output, idle_ok=True)
+            one = infer(pool, prompt, output, idle_ok=True)
             assert one.tpot_s is not None
             errors.append((1e3 * one.ttft_s / float(row["prompt_time"]), 1e3 * one.tpot_s / float(row["token_time"])))
         off = np.array(errors) - 1

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from triosim.cli.arguments import InferOptions
     from triosim.hardware.system import System
     from triosim.serving.one_request import OneRequest, RequestClock
-    from triosim.serving.pim import PimReport
 
 TAKEN = frozenset({
     "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option",
@@ -38,9 +37,10 @@ def request(options: InferOptions) -> None:
     from triosim.core.units import parse_latency
     from triosim.report.table import paragraph
     from triosim.serving.model import default_weights
-    from triosim.serving.one_request import least_energy_request, one_request
+    from triosim.serving.one_request import infer, least_energy_request
     from triosim.serving.pim import ATTENTION
     from triosim.serving.pool import Pool
+    from triosim.serving.request_words import summary
 
     if options.prompt is None or options.output is None:
         raise InputError("a request needs both its prompt and its output: give --prompt and --output")
@@ -80,7 +80,7 @@ def request(options: InferOptions) -> None:
 
     def predict(clock: float | None, bounded: bool) -> OneRequest:
         own = pool if clock is None else replace(pool, clock_hz=clock)
-        return one_request(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok, bounded)
+        return infer(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok, bounded)
 
     found, tried = predict(None, True), None
     if (slowdown := slowdown_of(options)) is not None:
@@ -88,7 +88,7 @@ def request(options: InferOptions) -> None:
         found = tried.result
     if options.json is not None:
         with text_output(options.json) as file:
-            json.dump(found.table(), file, indent=1, allow_nan=False)
+            json.dump(found.to_dict(), file, indent=1, allow_nan=False)
             file.write("\n")
     if wants_summary(options.json):
         console = rich_console()
@@ -128,79 +128,3 @@ def check_pim(pim: str, system: System) -> None:
             f"--pim {pim}: no memory of {name} computes: give --device {name.partition('+')[0]}+NAME of "
             f"{', '.join(names())}, or a file with pim (docs/pim.md)"
         )
-
-
-NAMES = {"host": "host, device waits", "front": "HTTP, tokenizer"}
-"""Of parts, where a word does not say what they are."""
-
-
-def summary(found: OneRequest) -> list[str]:
-    """Lines for the terminal."""
-    from triosim.core.units import format_bytes, format_count, format_time
-
-    own = found.pool
-    devices = own.tensor_parallel * own.stages
-    after = f", after {found.context:,} in the cache" if found.context else ""
-    requests = "one request" if found.batch == 1 else f"{found.batch:,} requests together, each"
-    lines = [
-        f"{own.model} under {own.engine}, {own.weights} weights, on {devices} x {own.system.model(0).name}",
-        f"{requests} of {found.prompt:,} prompt and {found.output:,} output tokens{after}",
-        "",
-        *(
-            f"{name:9}{format_time(value):10}{_between(found.intervals.get(figure))}".rstrip()
-            for name, figure, value in (
-                ("TTFT", "ttft_s", found.ttft_s),
-                ("TPOT", "tpot_s", found.tpot_s),
-                ("in all", "e2e_s", found.e2e_s),
-            )
-        ),
-        "",
-        f"{'':18}" + "".join(f"{name:>12}" for name in found.breakdown_s),
-    ]
-    for part in found.breakdown_s["prompt"]:
-        values = [table[part] for table in found.breakdown_s.values()]
-        if any(values):
-            lines.append(
-                f"{NAMES.get(part, part.replace('_', ' ')):18}"
-                + "".join(f"{format_time(value):>12}" for value in values)
-            )
-    if found.pim is not None:
-        lines += ["", *_pim_lines(found.pim)]
-    if (used := found.energy) is not None:
-        low, high = (f"{format_count(end)}J" for end in used.interval_j)
-        lines += [
-            "",
-            f"energy   {format_count(used.prompt_j + used.decode_j)}J on devices (90 % between {low} and {high}),",
-            f"         {format_count(used.per_token_j)}J an output token, {used.mean_w:.0f} W a device",
-        ]
-    left = "fits" if found.fits else "DOES NOT FIT"
-    held = f"KV cache {format_bytes(found.kv_bytes)}"
-    if found.state_bytes:
-        states = f"states {format_bytes(found.state_bytes)}"
-        held = f"{held}, {states}" if found.kv_bytes else states
-    lines += [
-        "",
-        f"{held} of {format_bytes(found.memory.cache)} on a device, {left}, beside "
-        f"{format_bytes(found.memory.weights)} of weights",
-    ]
-    return lines
-
-
-def _between(ends: tuple[float, float] | None) -> str:
-    from triosim.core.units import format_time
-
-    return "" if ends is None else f" (90 % between {format_time(ends[0])} and {format_time(ends[1])})"
-
-
-def _pim_lines(pim: PimReport) -> list[str]:
-    """Both sides of a layer's attention in the middle of decoding."""
-    from triosim.core.units import format_time
-
-    def joules(value: float | None) -> str:
-        return "" if value is None else f", {value * 1e3:.3g} mJ"
-
-    return [
-        f"attention of a layer, decoding, runs {pim.runs}",
-        f"  on the processor  {format_time(pim.processor_s)}{joules(pim.processor_j)}",
-        f"  in {pim.memory + ' alone':15}{format_time(pim.banks_s)}{joules(pim.banks_j)}, most of it {pim.binds}",
-    ]

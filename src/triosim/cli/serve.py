@@ -61,7 +61,7 @@ def _serve(options: ServeOptions) -> None:
             constants=constants,
         )  # fmt: skip
     lines = _draw(result, options)
-    present(result, "result", options.json, lambda result: result.table(), summary)
+    present(result, "result", options.json, lambda result: result.to_dict(), summary)
     say(lines, options.json)
     tell_unused(options.constant, result.energy.sources if result.energy else ())
 
@@ -114,7 +114,8 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
         found = highest_rate(deployment, table, goals, options.tpot, progress)
     if options.json is not None:
         tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
-        write_json({"rate": found.rate, "lasting": found.lasting, "tried": tried, **found.result.table()}, options.json)
+        rate = {"rate": found.rate, "lasting": found.lasting, "tried": tried}
+        write_json({**rate, **found.result.to_dict()}, options.json)
     if wants_summary(options.json):
         words = (
             f"{found.rate:.4g} requests/s is the highest rate that keeps them" if found.rate else "no rate keeps them"
@@ -150,7 +151,7 @@ def _find_clock(options: ServeOptions, deployment: Deployment, table: RequestTab
              "kept": all(met for _, _, met in one.metrics.goals)} for clock, one in found.tried.items()
         ]  # fmt: skip
         write_json(
-            {"clock_mhz": found.clock_hz / 1e6, "kept": found.kept, "tried": tried, **found.result.table()},
+            {"clock_mhz": found.clock_hz / 1e6, "kept": found.kept, "tried": tried, **found.result.to_dict()},
             options.json,
         )
     if wants_summary(options.json):

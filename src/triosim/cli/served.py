@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from triosim.hardware.system import System
     from triosim.serving.deployment import Deployment
     from triosim.serving.pool import Pool
+    from triosim.serving.pool_options import PoolOptions
     from triosim.serving.requests import RequestTable
 
 
@@ -27,16 +28,16 @@ def deployment_of(options: ServeOptions) -> Deployment:
     Raises:
         InputError: options do not go together, or something that they name does not exist.
     """
-    from triosim.cli.energy_options import limits
     from triosim.serving.deployment import Deployment
     from triosim.serving.fleet_file import fleet_file, is_fleet
+    from triosim.serving.pool_options import pool_of
 
     if is_fleet(options.model):
         typed = typed_fields()
         given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one, typed)]
         if given:
             raise InputError(f"{options.model} says what serves: leave out {', '.join(given)}")
-        return fleet_file(Path(options.model))
+        return fleet_file(options.model)
     _check(options)
     roles = _roles(options)
     size, count = (
@@ -44,11 +45,14 @@ def deployment_of(options: ServeOptions) -> Deployment:
         sum(max(replicas, 1) for _, replicas in roles),
     )
     system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
-    power = limits(options)
+    said = _pool_options(options)
     pools: list[Pool] = []
     for role, replicas in roles:
-        first = sum(one.devices for one in pools)
-        pools.append(_pool(options, system, first, role, replicas, role if len(roles) > 1 else "", power))
+        first, name = sum(one.devices for one in pools), role if len(roles) > 1 else ""
+        own = replace(said, replicas=replicas)
+        pools.append(
+            pool_of(own, options.model, system, first, name, role, "", lambda key: f"--{key.replace('_', '-')}")
+        )
     return Deployment(
         pools=tuple(pools),
         router=options.router,
@@ -95,72 +99,16 @@ def _check(options: ServeOptions) -> None:
         )
 
 
-def _pool(
-    options: ServeOptions, system: System, first: int, role: str, replicas: int, name: str,
-    power: tuple[float | None, float | None],
-) -> Pool:  # fmt: skip
-    """Replicas of one role, from device ``first`` on; ``power`` is what each device may draw, and its clock."""
-    from triosim.core.units import parse_latency, parse_time
-    from triosim.serving.availability import parse_mtbf
-    from triosim.serving.model import default_weights
-    from triosim.serving.pool import Pool, default_engine
+def _pool_options(options: ServeOptions) -> PoolOptions:
+    """What was said of the pools, but for how many replicas they have."""
+    from triosim.serving.pool_options import PoolOptions
 
-    cap_w, clock_hz = power
-    return Pool(
-        model=options.model,
-        system=system,
-        first=first,
-        name=name,
-        role=role,
-        engine=options.engine or default_engine(options.model),
-        engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
-        tensor_parallel=options.tp,
-        stages=options.pp,
-        attention_ranks=options.dp,
-        expert_ranks=options.ep,
-        expert_skew=options.expert_skew,
-        replicas=replicas,
-        weights=options.weights or default_weights(system.model(first)),
-        kv_cache=options.kv_cache,
-        state_cache=options.state_cache or "",
-        prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
-        eviction=options.eviction,
-        preemption=options.preemption,
-        swap_bytes=_swap_bytes(options),
-        speculation=options.speculate,
-        adapters=options.lora,
-        tiers=tuple(options.kv_tier or ()),
-        image_size=options.image_size,
-        context_parallel=options.cp,
-        context_style=options.cp_style or "ulysses",
-        context_ulysses=options.cp_ulysses or 0,
-        guidance_parallel=options.cfg_parallel,
-        step_cache=options.step_cache,
-        stack=options.stack,
-        longest=options.max_length,
-        blocks=options.kv_blocks,
-        utilisation=options.memory_utilisation,
-        autoscaling=options.autoscale,
-        cold_start=options.cold_start or "host",
-        mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
-        repair_s=parse_time(options.repair or "0", "--repair"),
-        host_s=parse_latency(options.host_time, "--host-time"),
-        front_s=None if options.front_time is None else parse_latency(options.front_time, "--front-time"),
-        step_times=options.step_times or "",
-        power_cap_w=cap_w,
-        clock_hz=clock_hz,
-    )
-
-
-def _swap_bytes(options: ServeOptions) -> float:
-    from triosim.core.units import parse_bytes
-    from triosim.serving.swap import SWAP_BYTES
-
-    if options.swap_space is None:
-        return SWAP_BYTES
-    if options.preemption != "swap":
+    if options.swap_space is not None and options.preemption != "swap":
         raise InputError("--swap-space is of --preemption swap: give that too, or leave it out")
-    return parse_bytes(options.swap_space, "--swap-space")
+    said = {one.name: getattr(options, one.name) for one in fields(PoolOptions)}
+    said["engine_option"] = named(options.engine_option, "--engine-option", "max-tokens=2048")
+    said["prefix_caching"] = None if options.prefix_caching is None else options.prefix_caching == "on"
+    return PoolOptions(**{name: value for name, value in said.items() if value is not None})
 
 
 OF_FLEET = {MODEL, MACHINE, ENGINE}
@@ -201,7 +149,7 @@ def requests_of(options: ServeOptions) -> RequestTable:
     """
     from triosim.serving.denoiser import is_denoiser
     from triosim.serving.fleet_file import is_fleet
-    from triosim.serving.request_files import read
+    from triosim.serving.request_files import load_requests
     from triosim.serving.traffic import traffic
 
     if options.seed < 0:
@@ -221,7 +169,7 @@ def requests_of(options: ServeOptions) -> RequestTable:
         for name, given in made_up.items():
             if given is not None:
                 raise InputError(f"{name} is of requests that are made up, not of a file: leave it out")
-        return read(Path(asked), options.sort)
+        return load_requests(Path(asked), options.sort)
     fleet = is_fleet(options.model)
     images = not fleet and is_denoiser(options.model)
     if options.steps is not None:

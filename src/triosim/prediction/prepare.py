@@ -114,11 +114,11 @@ def footprints(programs: Sequence[Program]) -> list[Footprint]:
     return [footprint(p.lifetimes, len(CATEGORIES)) for p in programs if p.lifetimes is not None]
 
 
-def check_arguments(workload: object, system: object) -> None:
-    """Refuse what is no workload or no system, most often the name of one.
+def check_arguments(workload: object, system: object, plan: object = None, fidelity: object = None) -> None:
+    """Refuse what is no workload, system, plan or fidelity, most often the name of one, or its fields as a dictionary.
 
     Raises:
-        InputError: it says what makes one of a name.
+        InputError: it says what makes one.
     """
     if not isinstance(workload, Trace):
         raise InputError(
@@ -127,6 +127,14 @@ def check_arguments(workload: object, system: object) -> None:
         )
     if not isinstance(system, System):
         raise InputError(f"the system must be a System, not {system!r:.60}: make one with triosim.system(NAME)")
+    for name, value, kind in (("plan", plan, Plan), ("fidelity", fidelity, Fidelity)):
+        if value is not None and not isinstance(value, kind):
+            made = (
+                f"triosim.{kind.__name__}(**{value!r:.60})"
+                if isinstance(value, dict)
+                else f"triosim.{kind.__name__}(...)"
+            )
+            raise InputError(f"the {name} must be a {kind.__name__}, not {value!r:.60}: make one with {made}")
 
 
 def _check_length(trace: Trace, plan: Plan, mesh: JobMesh, chunks: int, mode: str) -> None:

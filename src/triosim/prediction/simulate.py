@@ -81,7 +81,7 @@ def simulate(
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    check_arguments(workload, system)
+    check_arguments(workload, system, plan, fidelity)
     clock = Stopwatch()
     progress = progress or (lambda words: None)
     plan, fidelity, energy = plan or Plan(), fidelity or Fidelity(), energy or EnergyOptions()

@@ -122,7 +122,7 @@ def stays(
     progress = progress or (lambda words: None)
     asked = [job if isinstance(job, SharedJob) else SharedJob(*job) for job in jobs]
     for job in asked:
-        check_arguments(job.workload, system)
+        check_arguments(job.workload, system, job.plan, job.fidelity)
     starts = _starts(asked)
     prepared: list[CompiledJob] = []
     for number, job in enumerate(asked):

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from triosim.core.plain_json import finite
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.job.prediction import TrainingJob
-from triosim.prediction.result import finite
 from triosim.report.table import Column, TextTable, paragraph
 
 SCHEMA = "triosim/job/1"

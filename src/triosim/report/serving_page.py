@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from triosim.core.outputs import text_output
 from triosim.core.units import format_share, format_time
 from triosim.report.over_time import mean_value, most_value, share_of_time
-from triosim.report.serving import figures_in_words, requests_in_words, titles
 from triosim.report.serving_tracks import KINDS, replica_names
 from triosim.report.static_page import (
     cards_of,
@@ -30,6 +29,7 @@ from triosim.report.static_page import (
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
 from triosim.serving.request_phases import AWAY, DECODE, PHASES, PREFILL, QUEUED, TRANSFER, phases, standing
+from triosim.serving.words import figures_in_words, requests_in_words, titles
 
 BINS = 240
 """Equal parts of the time in a curve."""

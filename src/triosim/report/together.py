@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from triosim.core.plain_json import finite
 from triosim.core.units import format_time
-from triosim.prediction.result import finite
 from triosim.prediction.together import JobSpan
 from triosim.report.table import Column, TextTable
 

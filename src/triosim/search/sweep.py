@@ -75,7 +75,7 @@ def sweep(
     Raises:
         InputError: ``detail`` or ``workers`` make no sense, or a worker ended (it had too little memory).
     """
-    check_arguments(workload, system)
+    check_arguments(workload, system, base, fidelity)
     if detail not in ("summary", "all"):
         raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
     if workers < 1:

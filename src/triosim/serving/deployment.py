@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
+from triosim.core.plain_json import json_text
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import UNLIMITED
 from triosim.hardware.accelerator import Accelerator
@@ -21,7 +22,7 @@ from triosim.hardware.system import System
 from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
 from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, each_moved, intervals
-from triosim.serving.metrics import ServingMetrics, Slo, measure, request_sketch
+from triosim.serving.metrics import ServingMetrics, Slo, measure, parse_slo, request_sketch
 from triosim.serving.model import ServedModel
 from triosim.serving.policy import part
 from triosim.serving.pool import AnyModel, Pool, weight_bytes
@@ -165,8 +166,23 @@ class ServingResult:
             return None
         return self.dollars_per_hour * self.metrics.duration_s / 3600 / len(self.served.requests)
 
-    def table(self) -> dict[str, Any]:
-        """For JSON."""
+    def __repr__(self) -> str:
+        from triosim.serving.words import summary
+
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        """The summary as notebooks show it."""
+        from triosim.serving.words import summary_html
+
+        return summary_html(self)
+
+    def to_json(self) -> str:
+        """The JSON text; numbers that JSON cannot write (``inf``) become null."""
+        return json_text(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
         own, found, first = self.deployment, self.metrics, self.deployment.pools[0]
         memory = self.memory[0]
         pools = [_pool_table(pool, kept) for pool, kept in zip(own.pools, self.memory, strict=True)]
@@ -223,9 +239,9 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
 
 
 def serve(
-    deployment: Deployment,
+    deployment: Deployment | Pool,
     requests: RequestTable,
-    slo: Sequence[Slo] = (),
+    slo: str | Sequence[Slo] = (),
     tpot: str = "standard",
     progress: Progress | None = None,
     interval: bool | None = None,
@@ -236,9 +252,9 @@ def serve(
     """Serve requests.
 
     Args:
-        deployment: what serves.
-        requests: what arrives when.
-        slo: goals.
+        deployment: what serves: a pool alone (:func:`triosim.pool`), or several and what is between them.
+        requests: what arrives when (:func:`triosim.traffic`, :func:`triosim.load_requests`).
+        slo: goals, as ``"ttft=p99:2s,tpot=p99:50ms"``.
         tpot: how a request's TPOT is defined (:data:`triosim.serving.metrics.TPOT`).
         progress: told now and then.
         interval: find the 90 % interval of each figure; None finds it for at most :data:`FEW` requests.
@@ -249,8 +265,11 @@ def serve(
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
     """
-    _check_sharing(deployment)
-    own, models = deployment, [checked_any(pool) for pool in deployment.pools]
+    own = _checked_arguments(deployment, requests)
+    if isinstance(slo, str):
+        slo = parse_slo(slo)
+    _check_sharing(own)
+    models = [checked_any(pool) for pool in own.pools]
     _check(own)
     recorder = None
     if recorded:
@@ -275,6 +294,27 @@ def serve(
         found = intervals(metrics.named(), moved)
     record = None if recorder is None else recorder.record()
     return ServingResult(own, served, metrics, kept, per_hour, dollars, found, record, constants or {})
+
+
+def _checked_arguments(deployment: object, requests: object) -> Deployment:
+    """What serves; refuses what cannot, most often the name of a model.
+
+    Raises:
+        InputError: it says what makes one.
+    """
+    if not isinstance(requests, RequestTable):
+        raise InputError(
+            f"the requests must be a RequestTable, not {requests!r:.60}: make one with "
+            "triosim.traffic(ARRIVALS, LENGTHS, NUMBER) or triosim.load_requests(FILE)"
+        )
+    if isinstance(deployment, Pool):
+        return Deployment((deployment,))
+    if not isinstance(deployment, Deployment):
+        raise InputError(
+            f"what serves must be a Pool or a Deployment, not {deployment!r:.60}: make one with "
+            "triosim.pool(MODEL, SYSTEM) or triosim.fleet_file(FILE)"
+        )
+    return deployment
 
 
 def _of_steps(own: Deployment, requests: RequestTable) -> RequestTable:

@@ -31,24 +31,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
 from math import inf
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
 from triosim.core import guarded
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
-from triosim.core.options import AtLeast, GreaterThan, configured
-from triosim.core.units import parse_bytes, parse_clock, parse_latency, parse_power, parse_time
+from triosim.core.options import AtLeast, configured
+from triosim.core.units import parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
-from triosim.serving.availability import parse_mtbf
 from triosim.serving.deployment import Deployment
-from triosim.serving.model import default_weights
-from triosim.serving.pool import Pool, default_engine
-from triosim.serving.swap import SWAP_BYTES
+from triosim.serving.pool import Pool
+from triosim.serving.pool_options import Count, PoolOptions, pool_of
 
 _MACHINE = ("system", "nodes", "device", "devices", "topology", "link", "latency")
-Count = Annotated[int, AtLeast(1)]
 
 
 @dataclass(frozen=True)
@@ -65,55 +63,13 @@ class _Machine:
 
 
 @dataclass(frozen=True)
-class _Pool(_Machine):
+class _Pool(_Machine, PoolOptions):
     """A table of ``[[pool]]``."""
 
     name: str = ""
     role: str = "both"
     model: str | None = None
-    engine: str | None = None
-    engine_option: Mapping[str, str] = field(default_factory=dict)
-    tp: Count = 1
-    pp: Count = 1
-    dp: Count = 1
-    ep: Count = 1
-    expert_skew: Annotated[float, AtLeast(1)] = 1.0
-    replicas: Count = 1
-    weights: str | None = None
-    kv_cache: str = "bf16"
-    state_cache: str = ""
-    prefix_caching: bool | None = None
-    eviction: str = "lru"
-    preemption: str = "recompute"
-    swap_space: str = f"{SWAP_BYTES}"
-    speculate: str | None = None
-    lora: str | None = None
-    kv_tier: Sequence[str] = ()
-    image_size: Count | None = None
-    cp: Count = 1
-    cp_style: str = "ulysses"
-    cp_ulysses: int = 0
-    cfg_parallel: Count = 1
-    step_cache: str | None = None
-    stack: str | None = None
-    max_length: Count | None = None
-    kv_blocks: Count | None = None
-    memory_utilisation: Annotated[float, GreaterThan(0)] | None = None
-    autoscale: str | None = None
-    cold_start: str = "host"
-    mtbf: str = "none"
-    repair: str = "0"
-    host_time: str = "0"
-    front_time: str | None = None
-    step_times: str = ""
-    power_cap: str | None = None
-    clock: str | None = None
     shares: str = ""
-
-    @property
-    def size(self) -> int:
-        """Of all replicas."""
-        return self.replicas * self.tp * self.cp * self.cfg_parallel * self.pp * self.dp
 
 
 @dataclass(frozen=True)
@@ -136,15 +92,15 @@ def is_fleet(name: str) -> bool:
     return name.lower().endswith(".toml")
 
 
-def fleet_file(path: Path) -> Deployment:
-    """The deployment that a file describes.
+def fleet_file(path: str | PathLike[str]) -> Deployment:
+    """The deployment that a file (TOML) describes.
 
     Raises:
         InputError: it is no such file, a key is not known or its value makes no sense, or the machines do not hold
             the pools.
     """
     with _named(str(path), str(path)):
-        return _deployment(path)
+        return _deployment(Path(path))
 
 
 @contextmanager
@@ -256,50 +212,6 @@ def _system(own: _Machine, at_least: int) -> System:
 
 
 def _pool(own: _Pool, model: str | None, system: System, first: int, place: int) -> Pool:
-    name = own.name or "pool"
+    name = own.name or f"pool {place + 1}"
     served = own.model or model or ""
-    return Pool(
-        model=served,
-        system=system,
-        first=first,
-        name=own.name or f"pool {place + 1}",
-        role=own.role,
-        engine=own.engine or default_engine(served),
-        engine_options=own.engine_option,
-        tensor_parallel=own.tp,
-        stages=own.pp,
-        attention_ranks=own.dp,
-        expert_ranks=own.ep,
-        expert_skew=own.expert_skew,
-        replicas=own.replicas,
-        weights=own.weights or default_weights(system.model(first)),
-        kv_cache=own.kv_cache,
-        state_cache=own.state_cache,
-        prefix_caching=own.prefix_caching,
-        eviction=own.eviction,
-        preemption=own.preemption,
-        swap_bytes=parse_bytes(own.swap_space, f"{name}: swap_space"),
-        speculation=own.speculate,
-        adapters=own.lora,
-        tiers=own.kv_tier,
-        image_size=own.image_size,
-        context_parallel=own.cp,
-        context_style=own.cp_style,
-        context_ulysses=own.cp_ulysses,
-        guidance_parallel=own.cfg_parallel,
-        step_cache=own.step_cache,
-        stack=own.stack,
-        longest=own.max_length,
-        blocks=own.kv_blocks,
-        utilisation=own.memory_utilisation,
-        autoscaling=own.autoscale,
-        cold_start=own.cold_start,
-        mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
-        repair_s=parse_time(own.repair, f"{name}: repair"),
-        host_s=parse_latency(own.host_time, f"{name}: host_time"),
-        front_s=None if own.front_time is None else parse_latency(own.front_time, f"{name}: front_time"),
-        step_times=own.step_times,
-        power_cap_w=None if own.power_cap is None else parse_power(own.power_cap, f"{name}: power_cap"),
-        clock_hz=None if own.clock is None else parse_clock(own.clock, f"{name}: clock"),
-        shares=own.shares,
-    )
+    return pool_of(own, served, system, first, name, own.role, own.shares, lambda key: f"{own.name or 'pool'}: {key}")

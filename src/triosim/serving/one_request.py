@@ -14,6 +14,7 @@ import numpy as np
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.plain_json import json_text
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.hardware.describe import costed
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
@@ -81,8 +82,17 @@ class OneRequest:
         """Of all devices; 0 where that is not known."""
         return 0.0 if self.energy is None else self.energy.prompt_j + self.energy.decode_j
 
-    def table(self) -> dict[str, Any]:
-        """For JSON."""
+    def __repr__(self) -> str:
+        from triosim.serving.request_words import summary
+
+        return "\n".join(line.rstrip() for line in summary(self))
+
+    def to_json(self) -> str:
+        """The JSON text."""
+        return json_text(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
         own = self.pool
         device = device_of(own, own.first)
         return {
@@ -103,16 +113,16 @@ class OneRequest:
         }  # fmt: skip
 
 
-def one_request(
-    pool: Pool, prompt: int, output: int, batch: int = 1, context: int = 0, idle_ok: bool = False,
+def infer(
+    pool: Pool, prompt: int, output: int, batch_size: int = 1, context: int = 0, idle_ok: bool = False,
     bounded: bool = True,
 ) -> OneRequest:  # fmt: skip
-    """Predict it.
+    """One request, or a batch of equal ones, with its KV cache.
 
     Args:
-        pool: of one replica, whose engine's kernels and host serve the request.
+        pool: of one replica (:func:`triosim.pool`), whose engine's kernels and host serve the request.
         prompt, output: tokens, at least 1.
-        batch: equal requests that run together.
+        batch_size: equal requests that run together.
         context: tokens in the cache before the prompt.
         idle_ok: whether devices of the system may have nothing to do.
         bounded: whether intervals are asked for, which take three times as long as all else.
@@ -121,6 +131,9 @@ def one_request(
         InputError: a count is below its least, the request is longer than the model, or the pool cannot be
             formed.
     """
+    if not isinstance(pool, Pool):
+        raise InputError(f"what serves must be a Pool, not {pool!r:.60}: make one with triosim.pool(MODEL, SYSTEM)")
+    batch = batch_size
     counts = {"--prompt": (prompt, 1), "--output": (output, 1), "--batch-size": (batch, 1), "--context": (context, 0)}
     for option, (value, least) in counts.items():
         if value < least:

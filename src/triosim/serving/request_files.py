@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,12 +47,18 @@ READERS = Registry("triosim.serving.readers", "triosim.serving.readers", "reader
 """Readers of request files by name."""
 
 
-def read(path: Path, sort: bool = False) -> RequestTable:
-    """The requests in a file of any known format.
+def load_requests(path: str | PathLike[str], sort: bool = False) -> RequestTable:
+    """The requests in a file of any known format: CSV of Vidur, of the Azure traces and of BurstGPT, JSONL of Mooncake,
+    and our own; gzipped or not.
+
+    Args:
+        path: of the file.
+        sort: put them in order of arrival; otherwise those that are not are refused.
 
     Raises:
         InputError: nothing reads it, or it is broken.
     """
+    path = Path(path)
     raw = guarded.content(path)
     head = raw[: max(_HEAD, raw.find(b"\n"))].decode("utf-8-sig", "replace")  # a whole line at least
     readers = [READERS.get(name)() for name in READERS.names()]

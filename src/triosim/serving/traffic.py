@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.limits import check_memory
 from triosim.core.units import parse_time
-from triosim.serving.request_files import read
+from triosim.serving.request_files import load_requests
 from triosim.serving.request_sketch import MOST_ROWS
 from triosim.serving.requests import MOST_TOKENS, NARROW, ROWS, RequestTable
 from triosim.serving.shared_text import parse_shared_prefix, parse_turns, repeated
@@ -57,8 +57,8 @@ def traffic(
     Raises:
         InputError: not of these forms, or out of proportion.
     """
-    if requests < 1:
-        raise InputError(f"--requests {requests}: give at least one")
+    if not isinstance(requests, int) or requests < 1:
+        raise InputError(f"--requests {requests!r}: give a whole number from 1 up")
     check_memory(requests * BYTES_PER_REQUEST, f"{requests} requests", "serve fewer")
     draw = np.random.Generator(np.random.PCG64(seed))
     name, rate, options = parse(arrivals, "--arrivals", ARRIVALS)
@@ -142,7 +142,7 @@ def _steps(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray
 
 def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
     if os.path.isfile(text):
-        table = read(Path(text), sort=True)
+        table = load_requests(Path(text), sort=True)
         rows = np.arange(requests) % len(table)
         return table.prompt[rows], table.output[rows]
     if text.startswith(("prompt=", "output=")):

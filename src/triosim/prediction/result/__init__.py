@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from dataclasses import field, fields, is_dataclass
 from functools import cached_property
@@ -467,7 +465,9 @@ class Result:
 
     def to_json(self) -> str:
         """The JSON text; numbers that JSON cannot write (``inf``) become null."""
-        return json.dumps(finite(self.to_dict()), indent=1) + "\n"
+        from triosim.core.plain_json import json_text
+
+        return json_text(self.to_dict())
 
 
 def _plain(value: Any) -> Any:
@@ -478,15 +478,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-    return value
-
-
-def finite(value: Any) -> Any:
-    """Plain values in which what JSON cannot write (``inf``, NaN) is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
     return value

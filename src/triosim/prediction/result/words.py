@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triosim.core.errors import printable
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 
 if TYPE_CHECKING:
@@ -186,22 +185,13 @@ def more(result: Result) -> str:
 
 def summary(result: Result) -> str:
     """Seven lines at most: what was run, how long it takes, what it does, and where to read on."""
-    head = f"{title(result)}: {subtitle(result)}"
-    lines = [head, *(f"{name:<11} {words}" for name, words in (*rows(result), ("More", more(result))))]
-    return "\n".join(printable(line) for line in lines)
+    from triosim.core.summary import text
+
+    return text([f"{title(result)}: {subtitle(result)}"], (*rows(result), ("More", more(result))))
 
 
 def summary_html(result: Result) -> str:
-    """The same as a small table, for notebooks; what files name is text there."""
-    import html
+    """The same for notebooks."""
+    from triosim.core.summary import table
 
-    def text(words: str) -> str:
-        return html.escape(printable(words))
-
-    left = ' style="text-align: left; vertical-align: top"'
-    body = "".join(f"<tr><th{left}>{text(a)}</th><td{left}>{text(b)}</td></tr>" for a, b in rows(result))
-    warned = "".join(f"<li>{text(sentence)}</li>" for sentence in result.warnings)
-    return (
-        f"<div><strong>{text(title(result))}</strong><br>{text(subtitle(result))}"
-        f"<table>{body}</table>" + (f"<ul>{warned}</ul>" if warned else "") + "</div>"
-    )
+    return table(title(result), subtitle(result), rows(result), result.warnings)
