@@ -22,6 +22,7 @@ LEFT_OUT = frozenset({
     "price", "pay", "input_shape", "variation", "iterations",
 })  # fmt: skip
 """Options of one iteration that a step of several phases does not read."""
+ROLLOUT_ALONE = "--rollout is of a step of post-training: give --post grpo or ppo as well"
 SERVED = "triosim/serving/1"
 """Schema of what ``triosim serve --json`` writes."""
 
@@ -34,7 +35,6 @@ def post_training(options: TrainOptions) -> None:
     """
     from triosim.cli.command import progress_bar
     from triosim.cli.compared_plans import asked_plans
-    from triosim.cli.fields import given
     from triosim.cli.outputs import present
     from triosim.cli.predict import fidelity_of, machine, plan_of
     from triosim.cli.sweep import ranks_of
@@ -44,12 +44,7 @@ def post_training(options: TrainOptions) -> None:
     from triosim.search.grid import with_fields
     from triosim.sources.reading import recognised
 
-    for name, option in given(options):
-        if name in LEFT_OUT:
-            others = ", or give each plan with --compare" if name == "sweep" else ""
-            raise InputError(
-                f"{option} is of one iteration, and --post has several phases: leave out one of them{others}"
-            )
+    check_given(options)
     if options.report is not None and not options.compare:
         raise InputError("--report of a step of several phases is of --compare: leave one out, or give the other too")
     inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]
@@ -71,6 +66,18 @@ def post_training(options: TrainOptions) -> None:
     if not options.compare:
         return present(found, "result", options.json, to_dict, show)
     _compare(steps, options)
+
+
+def check_given(options: TrainOptions) -> None:
+    """Raise InputError where an option is given that a step of several phases does not read."""
+    from triosim.cli.fields import given
+
+    for name, option in given(options):
+        if name in LEFT_OUT:
+            others = ", or give each plan with --compare" if name == "sweep" else ""
+            raise InputError(
+                f"{option} is of one iteration, and --post has several phases: leave out one of them{others}"
+            )
 
 
 @dataclass(frozen=True)

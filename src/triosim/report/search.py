@@ -47,6 +47,8 @@ class Report:
         systems: names of the machines, by their number of devices.
         objective: what was best.
         batch, sequence: samples per iteration, tokens of each (None where not known).
+        answers: samples to each that the batch counts: of a step of post-training that counts prompts.
+        post: what post-training was asked for, as it was typed; None for none.
         price: dollars of a device hour, None where not known.
         price_from: where that is from.
         words: of a command line that predicts one of the plans, those that all share; by the number of devices.
@@ -65,6 +67,8 @@ class Report:
     words: Mapping[int, Sequence[str]]
     configured: Mapping[int, FrameworkConfiguration] = field(default_factory=dict)
     shows_configuration: bool = True
+    answers: int = 1
+    post: str | None = None
 
     @property
     def configuration(self) -> tuple[int, FrameworkConfiguration] | None:
@@ -84,7 +88,7 @@ class Report:
     def tokens_per_dollar(self, one: FoundPlan) -> float | None:
         """Tokens for a dollar."""
         spent = self.dollars(one)
-        return self.batch * self.sequence / spent if spent and self.sequence else None
+        return self.batch * self.answers * self.sequence / spent if spent and self.sequence else None
 
     def command(self, one: Candidate) -> str:
         """The command that predicts a plan."""
@@ -108,6 +112,7 @@ def to_dict(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "workload": report.workload,
         "systems": {str(devices): name for devices, name in report.systems.items()}, "objective": report.objective,
+        **({"post": report.post} if report.post else {}),
         "global_batch_size": report.batch, "price_usd_per_device_hour": report.price, "price_from": report.price_from,
         "legal": found.legal, "predicted": found.predicted,
         "plans": [_plain(report, one, rank) for rank, one in enumerate(found.best, 1)],
