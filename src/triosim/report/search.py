@@ -141,7 +141,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text("The best of them as a command:", "bold"))
         console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
         _show_configuration(report, console)
-    else:
+    elif found.least_bytes is not None:
         _show_none(found.least_bytes, console)
     if found.front:
         console.print()
@@ -179,11 +179,8 @@ def _show_configuration(report: Report, console: Console) -> None:
         console.print(Text("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end="")
 
 
-def _show_none(least: int | None, console: Console) -> None:
-    """Say that no plan is possible, and what the smallest would need where memory is too small."""
-    if least is None:
-        console.print(Text("No plan is possible.", "bold"))
-        return
+def _show_none(least: int, console: Console) -> None:
+    """Say that none fits, and what the smallest would need."""
     console.print(Text("No plan fits in memory.", "bold"))
     paragraph(
         console,

@@ -129,7 +129,7 @@ def best_plans(
         executor: who runs several workers, as of :func:`triosim.search.sweep.sweep`.
 
     Raises:
-        InputError: an argument makes no sense, or no plan is legal.
+        InputError: an argument makes no sense, or no plan is legal or can be formed.
     """
     if objective not in OBJECTIVES:
         raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}")
@@ -196,6 +196,8 @@ class _Search:
         for devices in sorted(self.systems):
             for outcome in self._predicted(devices, workers, executor, progress, known):
                 self._take(outcome)
+        if not self.found and self.too_large is None:
+            raise InputError(_none_formed(self.fell.most_common()))
         places = pareto_front([self.found[n].costs for n in sorted(self.found)])
         numbers = sorted(self.found)
         return BestPlans(
@@ -300,6 +302,13 @@ class _Search:
         if not self.best:
             return "none fits yet"
         return f"best {self.found[self.best[0][1]].figures.iteration_time_s:.4g} s"
+
+
+def _none_formed(whys: list[tuple[str, int]]) -> str:
+    """That no legal plan can be formed, and what is wrong with most."""
+    others = sum(count for _, count in whys[1:])
+    more = f" ({others:,} of {others + whys[0][1]:,} fail otherwise)" if others else ""
+    return f"no plan can be formed: {whys[0][0]}{more}"
 
 
 class _OpenPlans(Iterator[Candidate]):
