@@ -103,7 +103,7 @@ def test_a_worker_shares_its_sequences() -> None:
     without = _sent(_result({"workers": 2, "every": 1}, zero=3))
     assert {axis for axis, _, _ in sent} == {"workers", "dp_local", "cp"}
     assert {key: size for key, size in sent.items() if key[0] != "cp"} == without
-    with pytest.raises(PlanError, match="the 2 ranks of a group of diloco are no whole sequences of cp 4: .*workers"):
+    with pytest.raises(PlanError, match=r"the 2 ranks of a group of diloco are no whole sequences of cp 4: .*workers"):
         _result({"workers": 8}, cp=4)
 
 

@@ -105,7 +105,7 @@ class Context(Rule):
             PlanError: replicas are arranged otherwise, or the ranks of a sequence are in several groups.
         """
         grouped = placed.axis in GROUPS
-        if not grouped and placed.axis != "dp" or placed.path or placed.rooted or placed.apart:
+        if (not grouped and placed.axis != "dp") or placed.path or placed.rooted or placed.apart:
             raise PlanError("context: cp goes with ZeRO, hsdp, diloco and plain data parallelism, before experts")
         if grouped and mesh.size(placed.axis) % self.cp:
             rule, option = GROUPS[placed.axis]
