@@ -75,8 +75,9 @@ class ExpertParallelism(Rule):
     node_limit: Annotated[int, AtLeast(0)] = 0
 
     def arranged(self, mesh: M) -> M:
-        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp or diloco, of ranks that share samples,
-        and with ``etp 1`` of the tensor axis; where rows travel in two hops ``ep_between`` servers and ``ep_within`` too.
+        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp or a worker of diloco, of ranks
+        that share samples, and with ``etp 1`` of the tensor axis; where rows travel in two hops ``ep_between`` servers
+        and ``ep_within`` too.
 
         Raises:
             PlanError: the replicas cannot be divided into groups of so many, or the groups into servers.
