@@ -1,6 +1,6 @@
 """What ``triosim search`` costs, and whether one that is killed again and again finds the same.
 
-    python benchmarks/search.py                   GPT-3 175B on 1,024 A100 and Mixtral 8x22B on 256 H100
+    python benchmarks/search.py                   GPT-3 175B on 1,024 A100, Mixtral 8x22B on 256 H100, DPO on 16 H100
     python benchmarks/search.py --workers 1,2     with so many processes each: the same plans, wall-clock seconds
     python benchmarks/search.py --kills 10        killed (SIGKILL) at random so often and resumed: the same plans
 
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 SEARCHES = {
     "GPT-3 175B on 1,024 A100": "gpt3-175b --system dgx-a100 --nodes 128 --under batch=1536",
     "Mixtral 8x22B on 256 H100": "mixtral-8x22b --system dgx-h100 --nodes 32 --under batch=512",
+    "DPO of Llama-3-8B on 16 H100": "llama-3-8b --system dgx-h100 --nodes 2 --under batch=64 --seq-len 2048 --post dpo",
 }
 
 

@@ -62,6 +62,8 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
         (("--under", "speed=1"), "unknown name after --under"),
         (("--objective", "speed"), "unknown objective"),
         (("--among", "dp=1"), "unknown name after --among"),
+        (("--routing", "zipf"), "no plan can be formed: unknown routing 'zipf'"),
+        (("--quantize", "nvfp4", "--among", "tp=1"), "no plan can be formed: quantize nvfp4: the matrix units of"),
         (("--best", "0"), "--best must be at least 1"),
         (("--workers", "0"), "--workers must be at least 1"),
         (("--export", "nemo"), "unknown framework"),

@@ -17,6 +17,7 @@ from triosim import PlanError
 from triosim.partition.ring_attention import in_blocks
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import CompiledJob, prepare
+from triosim.schedule.program import Op
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase
 
@@ -302,6 +303,40 @@ def test_a_global_batch_is_that_of_the_replicas_that_are_left() -> None:
     assert (job.mesh.replicas, job.mesh.batch_size, job.mesh.micro_batch_size) == (1, 8, 1)
 
 
+def _hybrid(cp: int, replicate: int, rules: tuple[str, ...] = ("hsdp", "context")) -> CompiledJob:
+    trace, system, plan, fidelity = _asked(0, dp=8, zero=3)
+    options = {"dp_replicate": replicate, **({"cp": cp} if cp > 1 else {})}
+    plan = plan.replaced(parallelism=rules if cp > 1 else ("hsdp",), parallelism_options=options)
+    return prepare(trace, system, plan, fidelity)
+
+
+@pytest.mark.parametrize("replicate", [1, 2, 4])
+def test_groups_of_hybrid_sharding_hold_whole_sequences(replicate: int) -> None:
+    """As torchtitan's ``dp_shard_cp``: parameters are gathered from the ranks of a sequence and those beside them."""
+    without, job = _hybrid(1, replicate), _hybrid(2, replicate)
+    names, shard = job.mesh.names, 8 // replicate
+
+    def exchanged(of: CompiledJob) -> Counter:
+        (program,) = of.programs
+        rows = np.flatnonzero(program.op == Op.COLLECTIVE).tolist()
+        sent = ((of.mesh.names[program.axis[i]], COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows)
+        return Counter(one for one in sent if one[0] != "cp")
+
+    assert exchanged(job) == exchanged(without)
+    assert {axis for axis, _, _ in exchanged(job)} == {"dp_shard", *(["dp_replicate"] if replicate > 1 else [])}
+    assert job.mesh.groups("dp_shard") == [list(range(at, at + shard)) for at in range(0, 8, shard)]
+    assert job.mesh.groups("cp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert (job.mesh.replicas, without.mesh.replicas) == (4, 8)
+    assert "cp" in names
+
+
+def test_a_sequence_is_in_one_group_of_hybrid_sharding() -> None:
+    with pytest.raises(PlanError, match=r"the 2 ranks of a group of hsdp .*of cp 4: .*dp-replicate"):
+        _hybrid(4, 4)
+    with pytest.raises(PlanError, match="hsdp: ranks that share sequences are of its groups: name it before context"):
+        _hybrid(2, 2, ("context", "hsdp"))
+
+
 def test_one_rank_is_data_parallel() -> None:
     trace, system, plan, fidelity = _asked(1, zero=1)
     one = triosim.simulate(trace, system, plan, fidelity)
@@ -316,7 +351,7 @@ def test_one_rank_is_data_parallel() -> None:
         ("dp 8 has no room for an axis cp of 3: sizes that fit are 1, 2, 4, 8", {"cp": 3}),
         ("does not divide into two parts for each of cp 8 ranks: nearest that do are 1008 or 1024",
          {"cp": 8, "sequence_length": 1016}),
-        ("cp goes with ZeRO and plain data parallelism, without hsdp", {"cp": 2, "zero": 1, "rules": ("hsdp",)}),
+        ("cp goes with ZeRO, hsdp, diloco and plain data parallelism, before", {"cp": 2, "rules": ("experts",)}),
     ],
 )  # fmt: skip
 def test_what_does_not_go_is_a_sentence(words: str, plan: dict) -> None:

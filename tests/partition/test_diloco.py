@@ -97,12 +97,41 @@ def test_a_pipeline_exchanges_stage_by_stage() -> None:
     assert sent["workers", "all_reduce", 2] < 4 * ELEMENTS
 
 
+def test_a_worker_shares_its_sequences() -> None:
+    """Two ranks have one sample: gradients are reduced along both, and the exchange is as it was."""
+    sent = _sent(_result({"workers": 2, "every": 1}, zero=3, cp=2))
+    without = _sent(_result({"workers": 2, "every": 1}, zero=3))
+    assert {axis for axis, _, _ in sent} == {"workers", "dp_local", "cp"}
+    assert {key: size for key, size in sent.items() if key[0] != "cp"} == without
+    with pytest.raises(PlanError, match=r"the 2 ranks of a group of diloco are no whole sequences of cp 4: .*workers"):
+        _result({"workers": 8}, cp=4)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_worker_has_experts_of_its_own(zero: int) -> None:
+    """Within one they are divided as on a machine of its size; between workers each rank exchanges what it updates."""
+    sizes = {"num_hidden_layers": 2, "vocab_size": 1024, "num_local_experts": 8, "hidden_size": 256,
+             "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}  # fmt: skip
+    trace = triosim.model("mixtral", batch_size=2, sequence_length=64, configuration=sizes)
+    large, small = triosim.system("dgx-h100", nodes=2), triosim.system("dgx-h100")
+    sent = _sent(triosim.simulate(trace, large, *_plan({"workers": 2, "every": 1}, zero=zero, ep=4)))
+    alone = _sent(triosim.simulate(trace, small, *_plan(None, zero=zero, ep=4)))
+    local = {key[1:]: size for key, size in sent.items() if key[0] != "workers"}
+    assert local == {key[1:]: size for key, size in alone.items()}
+    weights = trace.weights()
+    experts = sum(int(trace.values.elements()[value]) for value in weights if "experts" in trace.values.name[value])
+    rest = int(trace.values.elements()[weights].sum()) - experts
+    parts = (8, 2) if zero else (1, 1)  # of what all replicas have, and of experts among the two that have the same
+    exchanged = 4 * (rest / parts[0] + experts / 4 / parts[1])
+    assert sent["workers", "all_reduce", 2] == pytest.approx(exchanged, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("options", "plan", "words"),
     [
         ({"workers": 3}, {}, "dp 16 has no 3 workers of equal size: there can be 1, 2, 4, 8, 16"),
-        ({"workers": 2}, {"dp_style": "dataparallel"}, "leave cp, ep, hsdp, offload out"),
-        ({"workers": 2}, {"offload": ("optimizer",)}, "leave cp, ep, hsdp, offload out"),
+        ({"workers": 2}, {"dp_style": "dataparallel"}, "before cp and ep: leave hsdp, offload out"),
+        ({"workers": 2}, {"offload": ("optimizer",)}, "before cp and ep: leave hsdp, offload out"),
     ],
 )
 def test_what_does_not_go_is_a_sentence(options: dict, plan: dict, words: str) -> None:

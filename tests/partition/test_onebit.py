@@ -108,6 +108,7 @@ def test_it_pays_on_slow_links(link: str, pays: bool) -> None:
         ({"zero": 1}, "does not go with zero 1: leave out one"),
         ({"parallelism": ("powersgd", "onebit")}, "does not go with another way of exchanging gradients"),
         ({"parallelism_options": {"phase": "cold"}}, "phase"),
+        ({"optimizer": "muon"}, "onebit: what it exchanges are moments of adam or adamw, not of muon"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(plan: dict[str, object], words: str) -> None:

@@ -16,6 +16,7 @@ from triosim.hardware import machine
 from triosim.plan import Plan
 from triosim.posttraining.prediction import PostTrainingStep, predict
 from triosim.posttraining.recipe import recipe
+from triosim.posttraining.workload import PostTrainingWorkload
 from triosim.prediction.simulate import simulate
 from triosim.sources.modelling import model
 from triosim.transform.inference import forward_only
@@ -49,7 +50,8 @@ def _predicted(post: str, plan: Plan, devices: int = 8, rollout_s: float | None 
     policy = _llama()
     traces = {one.name: _llama(value_head=True) if one.scores else policy for one in asked.models(False)}
     system = machine.system("dgx-h100", at_least=devices)
-    return predict(asked, post.partition(",")[0], traces, False, system, plan, Fidelity(), rollout_s)
+    work = PostTrainingWorkload(asked, post.partition(",")[0], traces, False, rollout_s)
+    return predict(work, system, plan, Fidelity())
 
 
 def _llama(**more: object) -> triosim.Trace:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from triosim.cli.arguments import TrainOptions
     from triosim.posttraining.prediction import PostTrainingStep
     from triosim.posttraining.recipe import StepModel
+    from triosim.posttraining.workload import PostTrainingWorkload
     from triosim.trace.tables import Trace
 
 LEFT_OUT = frozenset({
@@ -20,6 +22,7 @@ LEFT_OUT = frozenset({
     "price", "pay", "input_shape", "variation", "iterations",
 })  # fmt: skip
 """Options of one iteration that a step of several phases does not read."""
+ROLLOUT_ALONE = "--rollout is of a step of post-training: give --post grpo or ppo as well"
 SERVED = "triosim/serving/1"
 """Schema of what ``triosim serve --json`` writes."""
 
@@ -32,29 +35,86 @@ def post_training(options: TrainOptions) -> None:
     """
     from triosim.cli.command import progress_bar
     from triosim.cli.compared_plans import asked_plans
-    from triosim.cli.fields import given
     from triosim.cli.outputs import present
-    from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.cli.predict import fidelity_of, machine, plan_of
     from triosim.cli.sweep import ranks_of
-    from triosim.cli.workloads import family_of
     from triosim.core.outputs import check_distinct
     from triosim.posttraining.prediction import predict
-    from triosim.posttraining.recipe import recipe
     from triosim.report.posttraining import show, to_dict
     from triosim.search.grid import with_fields
     from triosim.sources.reading import recognised
 
-    assert options.post is not None
+    check_given(options)
+    if options.report is not None and not options.compare:
+        raise InputError("--report of a step of several phases is of --compare: leave one out, or give the other too")
+    inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]
+    check_distinct({"--json": options.json}, inputs, recognised)
+    with progress_bar() as progress:
+        progress("reading the workload")
+        asked = post_training_workload(options)
+        base, fidelity, plans = plan_of(options, True), fidelity_of(options), asked_plans(options.compare or ())
+        system = machine(options, asked.workload.policy, max(ranks_of(base, one) for one in plans.values()))
+        steps: dict[str, PostTrainingStep] = {}
+        for label, changes in plans.items():
+            try:
+                plan, models_of_time = with_fields(base, fidelity, changes)
+                found = predict(asked.workload, system, plan, models_of_time, progress)
+            except InputError as error:
+                raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
+            asked.check_served(found.samples)
+            steps[label] = found
+    if not options.compare:
+        return present(found, "result", options.json, to_dict, show)
+    _compare(steps, options)
+
+
+def check_given(options: TrainOptions) -> None:
+    """Raise InputError where an option is given that a step of several phases does not read."""
+    from triosim.cli.fields import given
+
     for name, option in given(options):
         if name in LEFT_OUT:
             others = ", or give each plan with --compare" if name == "sweep" else ""
             raise InputError(
                 f"{option} is of one iteration, and --post has several phases: leave out one of them{others}"
             )
-    if options.report is not None and not options.compare:
-        raise InputError("--report of a step of several phases is of --compare: leave one out, or give the other too")
-    inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]
-    check_distinct({"--json": options.json}, inputs, recognised)
+
+
+@dataclass(frozen=True)
+class AskedPostTraining:
+    """What the options ask for.
+
+    Attributes:
+        workload: the step.
+        rollout: as it was typed.
+        served: how many answers were written in the roll-out; None where nobody says so.
+    """
+
+    workload: PostTrainingWorkload
+    rollout: str | None
+    served: int | None
+
+    def check_served(self, samples: int) -> None:
+        """Raise InputError unless as many answers were written as a step has."""
+        if self.served is not None and self.served != samples:
+            raise InputError(
+                f"--rollout {self.rollout}: {self.served} requests were served, and a step has {samples} answers: "
+                f"serve as many (--requests {samples}), or change the batch"
+            )
+
+
+def post_training_workload(options: TrainOptions) -> AskedPostTraining:
+    """The step that ``--post`` and ``--rollout`` ask for.
+
+    Raises:
+        InputError: an option makes no sense here, or something that it names does not exist.
+    """
+    from triosim.cli.predict import step
+    from triosim.cli.workloads import family_of
+    from triosim.posttraining.recipe import recipe
+    from triosim.posttraining.workload import PostTrainingWorkload
+
+    assert options.post is not None
     name = options.post.partition(",")[0].strip()
     asked = recipe(options.post)
     if asked.rolls_out != (options.rollout is not None):
@@ -64,36 +124,15 @@ def post_training(options: TrainOptions) -> None:
             if asked.rolls_out
             else f"--rollout: post {name} has its answers already: leave it out"
         )
-    with progress_bar() as progress:
-        progress("reading the workload")
-        adapters = options.lora is not None
-        models = asked.models(adapters)
-        policy = step(options, True)
-        family = family_of(options.workload)
-        if family is not None and not family.writes:  # of a trace nobody knows
-            raise InputError(
-                f"--post: {options.workload} writes no text: post-training is of models that answer prompts"
-            )
-        traces = {model.name: _trace(options, model, policy) for model in models}
-        base, fidelity, plans = plan_of(options, True), fidelity_of(options), asked_plans(options.compare or ())
-        system = machine(options, policy, max(ranks_of(base, one) for one in plans.values()))
-        seconds, served = (None, None) if options.rollout is None else _rollout(options.rollout)
-        steps: dict[str, PostTrainingStep] = {}
-        for label, changes in plans.items():
-            try:
-                plan, models_of_time = with_fields(base, fidelity, changes)
-                found = predict(asked, name, traces, adapters, system, plan, models_of_time, seconds, progress)
-            except InputError as error:
-                raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
-            if served is not None and served != found.samples:
-                raise InputError(
-                    f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "
-                    f"answers: serve as many (--requests {found.samples}), or change the batch"
-                )
-            steps[label] = found
-    if not options.compare:
-        return present(found, "result", options.json, to_dict, show)
-    _compare(steps, options)
+    adapters = options.lora is not None
+    models = asked.models(adapters)
+    policy = step(options, True)
+    family = family_of(options.workload)
+    if family is not None and not family.writes:  # of a trace nobody knows
+        raise InputError(f"--post: {options.workload} writes no text: post-training is of models that answer prompts")
+    traces = {model.name: _trace(options, model, policy) for model in models}
+    seconds, served = (None, None) if options.rollout is None else _rollout(options.rollout)
+    return AskedPostTraining(PostTrainingWorkload(asked, name, traces, adapters, seconds), options.rollout, served)
 
 
 def _compare(steps: Mapping[str, PostTrainingStep], options: TrainOptions) -> None:

@@ -44,7 +44,9 @@ def register_infer(app: typer.Typer) -> None:
 def _train(options: TrainOptions) -> None:
     if options.post is None:
         if options.rollout is not None:
-            raise InputError("--rollout is of a step of post-training: give --post grpo or ppo as well")
+            from triosim.cli.posttraining import ROLLOUT_ALONE
+
+            raise InputError(ROLLOUT_ALONE)
         return _predict(options, True)
     from triosim.cli.posttraining import post_training
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from triosim.cli import completion
-from triosim.cli.arguments import MACHINE, Options
+from triosim.cli.arguments import MACHINE, POST, Options, TrainOptions
 from triosim.cli.command import command, progress_bar
 from triosim.cli.completion import choices, parts
 from triosim.cli.energy_options import ENERGY
@@ -24,14 +24,15 @@ from triosim.plan import DIVISION, MEMORY, WORKLOAD
 
 if TYPE_CHECKING:
     from triosim.hardware.system import System
+    from triosim.posttraining.workload import PostTrainingWorkload
     from triosim.search.space import PlanSpace
     from triosim.trace.tables import Trace
 
 WANTED, RUN = "What is looked for", "How it is looked for"
-GROUPS = (WANTED, WORKLOAD, MACHINE, DIVISION, MEMORY, NETWORK, PREDICTION, ENERGY, RUN, OUTPUT)
+GROUPS = (WANTED, WORKLOAD, POST, MACHINE, DIVISION, MEMORY, NETWORK, PREDICTION, ENERGY, RUN, OUTPUT)
 UNDER = ("batch", "memory")
 SHARED = (
-    "seq_len", "precision", "quantize", "optimizer", "attention", "lora", "packing",
+    "seq_len", "precision", "quantize", "optimizer", "attention", "lora", "packing", "post", "rollout",
     "system", "device", "topology", "topology_option", "link", "latency", "routing", "routing_option",
     "parallelism", "parallelism_option", "offload", "overlap", "interference", "algorithm", "protocol", "stack",
     "operator_times", "operator_option", "host", "power_cap", "clock",
@@ -44,7 +45,7 @@ def _option(group: str, name: str, metavar: str | None, help: str, default: Any 
 
 
 @dataclass(frozen=True)
-@with_options_of(Options, SHARED, GROUPS)
+@with_options_of(TrainOptions, SHARED, GROUPS)
 class SearchOptions:
     """What ``search`` takes: of ``train`` what all plans have in common, and what is looked for."""
 
@@ -59,7 +60,8 @@ class SearchOptions:
     )  # fmt: skip
     under: list[str] | None = _option(
         WANTED, "--under", "batch=N,memory=SIZE",
-        "Samples per iteration, of all replicas; and what a plan may need of each device (default: what it has).",
+        "Samples (prompts, with --post) per iteration, of all replicas; and what a plan may need of each device "
+        "(default: what it has).",
     )  # fmt: skip
     objective: str = _option(
         WANTED, "--objective", "WHAT", "time, tokens-per-dollar or memory (default time).", default="time",
@@ -117,6 +119,7 @@ def search(options: SearchOptions) -> None:
     """
     from triosim.cli.energy_options import price_of
     from triosim.cli.exporting import asked_for, configured, write
+    from triosim.cli.posttraining import ROLLOUT_ALONE
     from triosim.cli.predict import fidelity_of, plan_of, step
     from triosim.core.outputs import check_distinct
     from triosim.report.search import Report, show, to_dict
@@ -125,36 +128,50 @@ def search(options: SearchOptions) -> None:
 
     if options.objective not in OBJECTIVES:
         raise unknown("objective", options.objective, OBJECTIVES)
+    if options.rollout is not None and options.post is None:
+        raise InputError(ROLLOUT_ALONE)
     if options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
     price, under = price_of(options.price), _under(options.under or ())
-    files = [("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device)]
+    files = [
+        ("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device),
+        ("--rollout", options.rollout),
+    ]  # fmt: skip
     framework, path = asked_for(options.export)
     check_distinct({"--json": options.json, "--export": path}, files)
     with progress_bar() as progress:
         progress("reading the workload")
         each = _each(options)
-        trace, base, fidelity = step(each[0], True), plan_of(each[0], True), fidelity_of(each[0])
+        base, fidelity = plan_of(each[0], True), fidelity_of(each[0])
+        work: Trace | PostTrainingWorkload
+        if options.post is None:
+            trace, answers = step(each[0], True), 1
+            work, batch = trace, under["batch"]
+        else:
+            work = _post_training(options, each[0], under["batch"])
+            trace, answers = work.policy, work.recipe.answers
+            batch, base = work.samples_of_an_update(under["batch"]), base.replaced(global_batch_size=under["batch"])
         systems = _systems(each, trace, under)
-        space = _space(options, trace, list(systems), under)
+        space = _space(options, trace, list(systems), batch)
         if price is None:
             price = next(iter(systems.values())).models[0].price_per_hour
         if price is None and options.objective == "tokens-per-dollar":
             raise InputError("what a device hour costs is not known: give --price, for example 2/h")
         if not price and options.objective == "tokens-per-dollar":
             raise InputError("--price 0: where devices cost nothing no plan gives most tokens per dollar: give a price")
-        asked = (trace, systems, base, fidelity, options.objective, options.best, options.front, space.among)
+        asked = (work, systems, base, fidelity, options.objective, options.best, options.front, space.among)
         names = [text for _, text in files if text]
         with KnownOutcomes([options.json], (*asked, space.batch), names, "a search", PlanOutcome.from_dict) as kept:
             found = best_plans(
-                trace, systems, space, base, fidelity, options.objective, options.best, options.front,
+                work, systems, space, base, fidelity, options.objective, options.best, options.front,
                 options.workers, progress, kept, executor=options.executor,
             )  # fmt: skip
             report = Report(
                 found, trace.meta.workload, {n: one.name for n, one in systems.items()}, options.objective,
-                space.batch, trace.meta.sequence_length, price,
+                under["batch"], trace.meta.sequence_length, price,
                 "as given" if options.price else "list price of the catalog",
                 {count: _words(one) for count, one in zip(systems, each, strict=True)},
+                answers=answers, post=options.post,
             )  # fmt: skip
             if framework:
                 plans = (*found.best, *(found.front or ()))
@@ -164,6 +181,22 @@ def search(options: SearchOptions) -> None:
             kept.done()
     if framework:
         write(report, path, options.json)
+
+
+def _post_training(options: SearchOptions, first: TrainOptions, prompts: int) -> PostTrainingWorkload:
+    """The step of post-training that is searched.
+
+    Raises:
+        InputError: an option makes no sense with one.
+    """
+    from triosim.cli.posttraining import check_given, post_training_workload
+
+    check_given(first)
+    if options.export is not None:
+        raise InputError("--export writes configurations of pre-training: leave out it or --post")
+    asked = post_training_workload(first)
+    asked.check_served(prompts * asked.workload.recipe.answers)
+    return asked.workload
 
 
 def _under(texts: Sequence[str]) -> dict[str, int]:
@@ -201,7 +234,7 @@ def _numbers(text: str | None, name: str) -> list[int | None]:
     return list(dict.fromkeys(int(word) for word in words))
 
 
-def _each(options: SearchOptions) -> list[Options]:
+def _each(options: SearchOptions) -> list[TrainOptions]:
     """The options of ``train`` for each number of devices."""
     if options.system is None and options.devices is None and options.nodes is None:
         raise InputError("how many devices there are is not known: give --system, or --devices N")
@@ -212,7 +245,7 @@ def _each(options: SearchOptions) -> list[Options]:
         pairs = [(_servers(devices, each), None) for devices in _numbers(options.devices, "--devices")]
     else:
         pairs = [(n, d) for n in _numbers(options.nodes, "--nodes") for d in _numbers(options.devices, "--devices")]
-    return [Options(**shared, nodes=nodes, devices=devices) for nodes, devices in pairs]
+    return [TrainOptions(**shared, nodes=nodes, devices=devices) for nodes, devices in pairs]
 
 
 def _per_server(system: str) -> int:
@@ -236,7 +269,7 @@ def _servers(devices: int | None, each: int) -> int:
     return devices // each
 
 
-def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dict[int, System]:
+def _systems(each: Sequence[Options], trace: Trace, under: Mapping[str, int]) -> dict[int, System]:
     """The machines by their number of devices, whose memory is what a plan may need."""
     from triosim.cli.predict import machine
 
@@ -255,7 +288,7 @@ def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dic
     return found
 
 
-def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
+def _space(options: SearchOptions, trace: Trace, devices: list[int], batch: int) -> PlanSpace:
     from triosim.partition.experts import experts_of
     from triosim.search.grid import parse_axes
     from triosim.search.space import AXES, PlanSpace
@@ -269,7 +302,7 @@ def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapp
 
         parts = token_parts(trace)
     return PlanSpace(
-        devices, under["batch"], len(blocks(trace)), length, experts_of(trace), among, token_parts=parts
+        devices, batch, len(blocks(trace)), length, experts_of(trace), among, token_parts=parts
     )  # fmt: skip
 
 

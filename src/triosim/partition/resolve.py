@@ -221,7 +221,13 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
     for option in given:
         if not any(names is None or option.replace("-", "_") in names for names in taken.values()):
             raise PlanError(f"parallelism option {quoted(option)} {_taken_by(option, taken)}")
+    optimizer = plan.optimizer.partition(",")[0].strip()
     for name, rule in asked.items():
+        if rule.optimizers and optimizer and optimizer not in rule.optimizers:
+            raise PlanError(
+                f"{name}: what it exchanges are moments of {' or '.join(rule.optimizers)}, not of {optimizer}: leave "
+                "one out"
+            )
         names = taken[name]
         own = {key: value for key, value in given.items() if names is None or key.replace("-", "_") in names}
         of_stack = name == "experts" and plan.stack is not None and plan.stack.own_tokens and "sequence" in asked

@@ -98,11 +98,13 @@ class Rule:
         axis: name of the axis that :meth:`place` is about.
         cuts_inputs: whether it divides what the step is given, so that other axes divide a part of it.
         needs_ranks: whether it is told when that axis has one rank only, for who asks for this rule expects more.
+        optimizers: names of those that it is defined for, where the plan names one; empty for any.
     """
 
     axis: ClassVar[str] = "tp"
     cuts_inputs: ClassVar[bool] = False
     needs_ranks: ClassVar[bool] = False
+    optimizers: ClassVar[tuple[str, ...]] = ()
 
     def arranged(self, mesh: M) -> M:
         """The mesh with the axes that this rule needs: those of the plan, or the same ranks divided anew.

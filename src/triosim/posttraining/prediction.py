@@ -8,19 +8,18 @@ from dataclasses import field, replace
 import numpy as np
 
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import PlanError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.memory.footprint import ROUND_BYTES
 from triosim.network.device_assignment import DeviceAssignment
 from triosim.plan import Plan
-from triosim.posttraining.recipe import POLICY, PhaseOfStep, PostTraining, StepModel
+from triosim.posttraining.recipe import POLICY, PhaseOfStep, StepModel
+from triosim.posttraining.workload import PostTrainingWorkload
 from triosim.prediction.played_run import Run
 from triosim.prediction.priced_job import forward_in_few_bits
 from triosim.prediction.result import Breakdown, Result
 from triosim.prediction.simulate import simulate
 from triosim.trace.tables import Category, Trace
-from triosim.transform.inference import forward_only
 
 Progress = Callable[[str], None]
 
@@ -143,49 +142,40 @@ class _PhaseOutcome:
 
 
 def predict(
-    recipe: PostTraining,
-    name: str,
-    traces: Mapping[str, Trace],
-    adapters: bool,
+    workload: PostTrainingWorkload,
     system: System,
     plan: Plan,
     fidelity: Fidelity,
-    rollout_s: float | None = None,
     progress: Progress = lambda words: None,
 ) -> PostTrainingStep:
     """Predict a step.
 
     Args:
-        recipe: which.
-        name: of it.
-        traces: the step of each of its models by name, training where it is trained; of the others the forward.
-        adapters: whether the policy has adapters beside frozen weights.
+        workload: what it is made of.
         system: the machine.
         plan: how each phase is divided.  Its batch counts prompts, its micro-batches are those of one update.
         fidelity: which models predict it.
-        rollout_s: what writing the answers takes.
         progress: called with what is being done.
 
     Raises:
         InputError: as of :func:`triosim.prediction.simulate.simulate`.
         PlanError: the answers of a step cannot be divided among its updates.
     """
-    phases = recipe.phases()
-    updates = max(phase.updates for phase in phases)
-    plan = _with_samples(plan, recipe.answers, updates)
+    recipe, rollout_s = workload.recipe, workload.rollout_s
+    update = workload.plan_of_an_update(plan)
     ran: list[_PhaseOutcome] = []
-    for phase in phases:
+    for phase in recipe.phases():
         known = next((r for r in ran if (r.phase.model, r.phase.trains) == (phase.model, phase.trains)), None)
         if known is not None:
             ran.append(replace(known, phase=phase))
             continue
-        own = plan if phase.trains else _of_forward(plan, updates)
-        trace = traces[phase.model]
+        own, trace = update, workload.trace_of(phase)
         if not phase.trains:
-            trace = forward_in_few_bits(forward_only(trace, loss=True), system, own)
+            own = workload.plan_of_a_forward(update)
+            trace = forward_in_few_bits(trace, system, own)
         progress(phase.name)
         ran.append(_run(phase, trace, system, own, fidelity))
-    models = {model.name: model for model in recipe.models(adapters)}
+    models = {model.name: model for model in workload.models}
     held = {
         name: max((r.held for r in ran if r.phase.model == name), key=lambda h: sum(h.values()), default={})
         for name, model in models.items()
@@ -193,7 +183,7 @@ def predict(
     }
     rows = tuple(_row(r, held, models) for r in ran)
     policy = next(r.result for r in reversed(ran) if r.phase.model == POLICY)
-    samples = rows[-1].samples * updates
+    samples = rows[-1].samples * workload.updates
     if rollout_s is not None:
         rows = (
             PhaseRow("roll-out", POLICY, GIVEN, 1, samples, rollout_s, rollout_s, rollout_s, rollout_s, None, None),
@@ -202,7 +192,7 @@ def predict(
     length = policy.workload.sequence_length
     memory = _memory(ran, held, models)
     return PostTrainingStep(
-        recipe=name,
+        recipe=workload.name,
         options=dict(vars(recipe)),
         system=policy.system.name,
         seconds=sum(row.seconds for row in rows),
@@ -231,43 +221,6 @@ def _warnings(ran: list[_PhaseOutcome], memory: StepMemory) -> tuple[str, ...]:
     """Those of all phases, but that one of them does not fit: the step says it of all models together."""
     found = dict.fromkeys(w for r in ran for w in r.result.warnings if not w.startswith(DOES_NOT_FIT))
     return (*found, f"{DOES_NOT_FIT}: times are as if it did") if memory.fits is False else tuple(found)
-
-
-def _with_samples(plan: Plan, answers: int, updates: int) -> Plan:
-    """The plan of one update, whose batch counts answers.
-
-    Raises:
-        PlanError: they cannot be divided.
-    """
-    parts = plan.micro_batches or (None if plan.micro_batch_size else 1)
-    name = "global_batch_size" if plan.global_batch_size else "batch_size"
-    prompts = getattr(plan, name) or (parts or 1) * (plan.micro_batch_size or 1) * updates
-    if prompts * answers % updates:
-        what = f"{prompts} prompt{'s' * (prompts > 1)}" + (f" x {answers} answers" if answers > 1 else "")
-        near = [n for n in range(1, prompts * answers + 1) if prompts * answers % n == 0]
-        closest = sorted(near, key=lambda n: (abs(n - updates), n))[:2]
-        raise PlanError(
-            f"{what} cannot be divided into minibatches={updates}: nearest that do are "
-            f"{' or '.join(map(str, sorted(closest)))}"
-        )
-    return plan.replaced(**{name: prompts * answers // updates}, micro_batches=parts)
-
-
-def _of_forward(plan: Plan, updates: int) -> Plan:
-    """The plan of a forward over all samples of a step, as many at once as in an update.
-
-    Parameters that ZeRO 3 divides stay so; there is nothing else to divide, to keep away or to run again.
-    """
-    whole = {
-        name: size * updates
-        for name in ("batch_size", "global_batch_size")
-        if (size := getattr(plan, name)) is not None
-    }
-    parts = plan.micro_batches or (None if plan.micro_batch_size else 1)
-    return plan.replaced(
-        **whole, micro_batches=None if parts is None else parts * updates, zero=3 if plan.zero == 3 else 0, offload=(),
-        recompute="none", optimizer="", training=False,
-    )  # fmt: skip
 
 
 def _run(phase: PhaseOfStep, trace: Trace, system: System, plan: Plan, fidelity: Fidelity) -> _PhaseOutcome:

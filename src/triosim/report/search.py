@@ -47,6 +47,8 @@ class Report:
         systems: names of the machines, by their number of devices.
         objective: what was best.
         batch, sequence: samples per iteration, tokens of each (None where not known).
+        answers: samples to each that the batch counts: of a step of post-training that counts prompts.
+        post: what post-training was asked for, as it was typed; None for none.
         price: dollars of a device hour, None where not known.
         price_from: where that is from.
         words: of a command line that predicts one of the plans, those that all share; by the number of devices.
@@ -65,6 +67,8 @@ class Report:
     words: Mapping[int, Sequence[str]]
     configured: Mapping[int, FrameworkConfiguration] = field(default_factory=dict)
     shows_configuration: bool = True
+    answers: int = 1
+    post: str | None = None
 
     @property
     def configuration(self) -> tuple[int, FrameworkConfiguration] | None:
@@ -84,7 +88,7 @@ class Report:
     def tokens_per_dollar(self, one: FoundPlan) -> float | None:
         """Tokens for a dollar."""
         spent = self.dollars(one)
-        return self.batch * self.sequence / spent if spent and self.sequence else None
+        return self.batch * self.answers * self.sequence / spent if spent and self.sequence else None
 
     def command(self, one: Candidate) -> str:
         """The command that predicts a plan."""
@@ -108,6 +112,7 @@ def to_dict(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "workload": report.workload,
         "systems": {str(devices): name for devices, name in report.systems.items()}, "objective": report.objective,
+        **({"post": report.post} if report.post else {}),
         "global_batch_size": report.batch, "price_usd_per_device_hour": report.price, "price_from": report.price_from,
         "legal": found.legal, "predicted": found.predicted,
         "plans": [_plain(report, one, rank) for rank, one in enumerate(found.best, 1)],
@@ -136,7 +141,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text("The best of them as a command:", "bold"))
         console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
         _show_configuration(report, console)
-    else:
+    elif found.least_bytes is not None:
         _show_none(found.least_bytes, console)
     if found.front:
         console.print()
@@ -174,11 +179,8 @@ def _show_configuration(report: Report, console: Console) -> None:
         console.print(Text("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end="")
 
 
-def _show_none(least: int | None, console: Console) -> None:
-    """Say that no plan is possible, and what the smallest would need where memory is too small."""
-    if least is None:
-        console.print(Text("No plan is possible.", "bold"))
-        return
+def _show_none(least: int, console: Console) -> None:
+    """Say that none fits, and what the smallest would need."""
     console.print(Text("No plan fits in memory.", "bold"))
     paragraph(
         console,

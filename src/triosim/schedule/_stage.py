@@ -529,8 +529,11 @@ class StageFacts:
         elements, size = (column[own] for column in (
             self.job.step.trace.values.elements(), self.job.step.trace.values.bytes(),
         ))  # fmt: skip
-        shards = self.job.shared[0].shards if self.job.replication.states else 1
-        return -(-int(elements.sum()) // shards), float(size.sum() / max(int(elements.sum()), 1))
+        apart = np.isin(own, list(self.job.step.apart))
+        updated = 0
+        for here, sharing in zip((~apart, apart), self.job.shared, strict=True):
+            updated += -(-int(elements[here].sum()) // (sharing.shards if self.job.replication.states else 1))
+        return updated, float(size.sum() / max(int(elements.sum()), 1))
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
         """The other stages that use the parameter of a gradient."""

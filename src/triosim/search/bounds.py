@@ -279,8 +279,7 @@ class PlanBounds:
         stages = self._stages[key]
         if isinstance(stages, str):
             return stages
-        elsewhere = set(self._base.places) | set(self._base.offload)
-        size = stages.bytes(schedule, m, int(asked["dp"]), zero, not elsewhere)
+        size = stages.bytes(schedule, m, int(asked["dp"]), zero, not self._elsewhere)
         if any(one.startswith("activations") for one in self._base.offload):
             size = 0
         return PlanBound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT, self._exchange(asked)), size)
@@ -431,17 +430,27 @@ class PlanBounds:
             m * whole / p if candidate.parts > p or not unsplit else max(m * whole / p, whole / (1 - (1 - 1 / m) ** p))
         )
 
-    def _bytes(self, shape: PassBound, asked: Mapping[str, Any]) -> int:
+    def held(self, asked: Mapping[str, Any]) -> float:
+        """Bytes of parameters and optimizer states that a rank of each stage holds at least, added up over stages."""
+        shape = self.shape(asked)
+        return 0.0 if isinstance(shape, str) else self._held(shape, asked)
+
+    def _held(self, shape: PassBound, asked: Mapping[str, Any]) -> float:
+        if self._elsewhere:
+            return 0.0
         dp, zero = int(asked["dp"]), int(asked["zero"])
-        weights, grads, states = (
-            part / (dp if zero >= level else 1)
-            for part, level in ((shape.weights, GATHERS_AGAIN), (shape.gradients, 2), (shape.states, 1))
-        )
+        return shape.weights / (dp if zero >= GATHERS_AGAIN else 1) + shape.states / (dp if zero >= 1 else 1)
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether something of what is held may lie elsewhere than on its device."""
+        return bool(self._base.places or self._base.offload)
+
+    def _bytes(self, shape: PassBound, asked: Mapping[str, Any]) -> int:
         kept, loss = (0, 0) if self._base.offload else (shape.kept, shape.loss)
-        elsewhere = set(self._base.places) | set(self._base.offload)
-        fixed = 0.0 if elsewhere else weights + states
+        fixed = self._held(shape, asked)
         p, deepest = int(asked["pp"]), min(int(asked["pp"]), int(asked["micro_batches"]))
-        grads = 0.0 if elsewhere else grads
+        grads = 0.0 if self._elsewhere else shape.gradients / (int(asked["dp"]) if int(asked["zero"]) >= 2 else 1)
         added = p == 1 and int(asked["micro_batches"]) > 1  # to gradients that the first micro-batch has left
         mean = (fixed + (grads + kept + loss if added else max(grads, kept + loss))) / p
         if asked.get("schedule", "1f1b") not in DEEP:

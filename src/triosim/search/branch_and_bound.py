@@ -21,12 +21,16 @@ from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
+from triosim.posttraining.workload import PostTrainingWorkload
 from triosim.prediction.largest_batch import needed
+from triosim.prediction.prepare import check_arguments
 from triosim.search.bounds import PlanBound, PlanBounds
 from triosim.search.outcome import Figures, PlanOutcome
 from triosim.search.pareto import Costs, dominates, pareto_front
+from triosim.search.posttraining import PostTrainingBounds, PostTrainingTask
 from triosim.search.space import Candidate, PlanSpace
-from triosim.search.sweep import sweep
+from triosim.search.sweep import outcomes
+from triosim.search.task import PlanTask
 from triosim.trace.tables import Trace
 
 Objective = Literal["time", "tokens-per-dollar", "memory"]
@@ -92,7 +96,7 @@ class BestPlans:
 
 
 def best_plans(
-    workload: Trace,
+    workload: Trace | PostTrainingWorkload,
     systems: Mapping[int, System],
     space: PlanSpace,
     base: Plan,
@@ -109,10 +113,10 @@ def best_plans(
     """Find the best plans.
 
     Args:
-        workload: one step on one device.
+        workload: one step on one device, or one of post-training, whose space has the samples of an update.
         systems: the machine, by how many devices it has: those of the space.
         space: what plans there may be.
-        base: fields that no plan changes; its global batch is the space's.
+        base: fields that no plan changes; its global batch is the space's, or the prompts of a step of post-training.
         fidelity: which models predict them.
         objective: what is best: least time of an iteration, most tokens for a dollar of rented devices (fewest
             device-seconds, where all devices cost the same), or least memory of the fullest device, then time.
@@ -125,7 +129,7 @@ def best_plans(
         executor: who runs several workers, as of :func:`triosim.search.sweep.sweep`.
 
     Raises:
-        InputError: an argument makes no sense, or no plan is legal.
+        InputError: an argument makes no sense, or no plan is legal or can be formed.
     """
     if objective not in OBJECTIVES:
         raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}")
@@ -155,9 +159,7 @@ class _OpenPlan(NamedTuple):
     costs: Costs
 
 
-_STEPS: tuple[Callable[[PlanBounds, Candidate], PlanBound | str], ...] = (
-    PlanBounds.at_once, PlanBounds.by_volume, PlanBounds.without_recomputation, PlanBounds.of, PlanBounds.of_stages,
-)  # fmt: skip
+_STEPS = ("at_once", "by_volume", "without_recomputation", "of", "of_stages")
 """What tells the least of a plan, each step dearer and sharper than the one before it."""
 SHARP = len(_STEPS) - 1
 
@@ -168,11 +170,13 @@ alike share work."""
 
 class _Search:
     def __init__(
-        self, workload: Trace, systems: Mapping[int, System], space: PlanSpace, base: Plan, fidelity: Fidelity,
-        objective: Objective, count: int, whole_front: bool, prune: bool,
+        self, workload: Trace | PostTrainingWorkload, systems: Mapping[int, System], space: PlanSpace, base: Plan,
+        fidelity: Fidelity, objective: Objective, count: int, whole_front: bool, prune: bool,
     ) -> None:  # fmt: skip
+        check_arguments(workload if isinstance(workload, Trace) else workload.policy, next(iter(systems.values())))
         self.workload, self.systems, self.space, self.fidelity = workload, systems, space, fidelity
-        self.base = base.replaced(global_batch_size=space.batch, training=True)
+        batch = space.batch if isinstance(workload, Trace) else base.global_batch_size
+        self.base = base.replaced(global_batch_size=batch, training=True)
         self.objective, self.count, self.whole_front, self.prune = objective, count, whole_front, prune
         self.candidates = space.candidates()
         self.illegal = space.illegal.most_common()
@@ -192,6 +196,8 @@ class _Search:
         for devices in sorted(self.systems):
             for outcome in self._predicted(devices, workers, executor, progress, known):
                 self._take(outcome)
+        if not self.found and self.too_large is None:
+            raise InputError(_none_formed(self.fell.most_common()))
         places = pareto_front([self.found[n].costs for n in sorted(self.found)])
         numbers = sorted(self.found)
         return BestPlans(
@@ -236,11 +242,25 @@ class _Search:
             if known:
                 known.keep(sent[outcome.number].asked, outcome)
 
-        for outcome in sweep(
-            self.workload, self.systems[devices], asked(), workers=workers, base=self.base, fidelity=self.fidelity,
-            known=remembered, made=made, window=TOGETHER * workers, executor=executor,
+        for outcome in outcomes(
+            self._task(devices), asked(), workers, known=remembered, made=made, window=TOGETHER * workers,
+            executor=executor,
         ):  # fmt: skip
             yield sent[outcome.number], outcome
+
+    def _task(self, devices: int) -> PlanTask:
+        """What predicts plans on so many devices."""
+        of = (self.systems[devices], self.base, self.fidelity)
+        if isinstance(self.workload, Trace):
+            return PlanTask(self.workload, *of, detail="summary")
+        return PostTrainingTask(self.workload, *of)
+
+    def bounds(self, devices: int) -> PlanBounds | PostTrainingBounds:
+        """What tells the least of plans on so many devices."""
+        of = (self.systems[devices], self.base, self.fidelity)
+        if isinstance(self.workload, Trace):
+            return PlanBounds(self.workload, *of)
+        return PostTrainingBounds(self.workload, *of)
 
     def key(self, costs: Costs) -> Costs:
         """What is compared first, then what decides between equals."""
@@ -284,6 +304,13 @@ class _Search:
         return f"best {self.found[self.best[0][1]].figures.iteration_time_s:.4g} s"
 
 
+def _none_formed(whys: list[tuple[str, int]]) -> str:
+    """That no legal plan can be formed, and what is wrong with most."""
+    others = sum(count for _, count in whys[1:])
+    more = f" ({others:,} of {others + whys[0][1]:,} fail otherwise)" if others else ""
+    return f"no plan can be formed: {whys[0][0]}{more}"
+
+
 class _OpenPlans(Iterator[Candidate]):
     """Plans on so many devices that may be among the best, those that take least at least first.
 
@@ -298,7 +325,7 @@ class _OpenPlans(Iterator[Candidate]):
     def __init__(self, of: _Search, devices: int, progress: Callable[[str], None]) -> None:
         self.of, self.devices, self.progress = of, devices, progress
         self.system = of.systems[devices]
-        self.bounds = PlanBounds(of.workload, self.system, of.base, of.fidelity)
+        self.bounds = of.bounds(devices)
         own = [one for one in of.candidates if one.devices == devices]
         self.count = len(own)
         self.heap: list[_OpenPlan] = []
@@ -325,7 +352,7 @@ class _OpenPlans(Iterator[Candidate]):
 
     def _push(self, candidate: Candidate, known: int, before: Costs) -> None:
         """Keep a plan whose least is known so well, if it may fit."""
-        bound = _STEPS[known](self.bounds, candidate)
+        bound: PlanBound | str = getattr(self.bounds, _STEPS[known])(candidate)
         if isinstance(bound, str):
             self.of.fell[bound] += 1
         elif not _fits(bound.bytes, self.system):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -139,8 +139,12 @@ def figures(result: Result, with_energy: bool = False) -> Figures:
 
 def sizes_of(run: RunPlan) -> dict[str, int]:
     """Axes, ranks and batch of a plan as it was run."""
-    known = run.asdict()
-    axes = [name for name, size in known.items() if name in run.axis_order and isinstance(size, int)]
+    return sizes_in(run.asdict())
+
+
+def sizes_in(known: Mapping[str, Any]) -> dict[str, int]:
+    """Axes, ranks and batch among the fields of a plan as it was run."""
+    axes = [name for name, size in known.items() if name in known["axis_order"] and isinstance(size, int)]
     more = ("ranks", "batch_size", "global_batch_size", "micro_batches", "micro_batch_size")
     return {name: known[name] for name in (*axes, *more)}
 

@@ -80,12 +80,25 @@ def sweep(
         raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
     if workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
-    base, fidelity = base or Plan(), fidelity or Fidelity()
-    known = {} if known is None else known  # an empty one may be filled while plans are asked for
-    numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
-    task = PlanTask(workload, system, base, fidelity, detail, other_recordings)
     if detail == "all":
         window = 1 if workers == 1 else FIRST_WINDOW * workers
+    task = PlanTask(workload, system, base or Plan(), fidelity or Fidelity(), detail, other_recordings)
+    return outcomes(task, plans, workers, progress, known, made, window, executor)
+
+
+def outcomes(
+    task: PlanTask,
+    plans: Iterable[Plan | Mapping[str, Any]],
+    workers: int = 1,
+    progress: Progress | None = None,
+    known: Mapping[int, PlanOutcome] | None = None,
+    made: Callable[[PlanOutcome], None] | None = None,
+    window: int = WINDOW,
+    executor: str = "local",
+) -> Iterator[PlanOutcome]:
+    """What a task predicts of plans, in the order given; arguments are those of :func:`sweep`."""
+    known = {} if known is None else known  # an empty one may be filled while plans are asked for
+    numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
     progress_of = _Progress(progress or (lambda words: None), made or (lambda outcome: None))
     if workers == 1 and executor == "local":
         return _in_windows(numbered, known, task, window, lambda plans: map(task.outcomes, plans), 1, progress_of)

@@ -79,24 +79,30 @@ class PlanTask:
             return self._outcome(number, plan)
 
     def _outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
-        asked, given = _asked(plan), self.formed(plan)
+        asked, given = asked_of(plan), self.formed(plan)
         if isinstance(given, str):
             return PlanOutcome(number, asked, None, given)
-        formed, fidelity = given
         try:
-            system = self.system if isinstance(plan, Plan) else self._limited(plan)
-            held = not isinstance(plan, Plan) and any(name in plan for name in LIMITED)
-            if self.detail == "summary" and not held:  # of clocks and caps energy is half the question
-                found = self._summary(system, formed, fidelity)
-                if found is not None:
-                    return PlanOutcome(number, asked, found)
-            result = simulate(
-                self.workload, system, formed, fidelity, fit=False, other_recordings=self.other_recordings
-            )
-            whole = result.to_dict() if self.detail == "all" else None
-            return PlanOutcome(number, asked, figures(result, held), "", whole)
+            return self._formed_outcome(number, plan, given)
         except InputError as error:
             return PlanOutcome(number, asked, None, str(error))
+
+    def _formed_outcome(self, number: int, plan: Plan | dict[str, Any], given: Formed) -> PlanOutcome:
+        """What a plan gives that can be formed.
+
+        Raises:
+            InputError: the workload cannot be divided as it says.
+        """
+        asked, (formed, fidelity) = asked_of(plan), given
+        system = self.system if isinstance(plan, Plan) else self._limited(plan)
+        held = not isinstance(plan, Plan) and any(name in plan for name in LIMITED)
+        if self.detail == "summary" and not held:  # of clocks and caps energy is half the question
+            found = self._summary(system, formed, fidelity)
+            if found is not None:
+                return PlanOutcome(number, asked, found)
+        result = simulate(self.workload, system, formed, fidelity, fit=False, other_recordings=self.other_recordings)
+        whole = result.to_dict() if self.detail == "all" else None
+        return PlanOutcome(number, asked, figures(result, held), "", whole)
 
     def _limited(self, asked: dict[str, Any]) -> System:
         """The system under the limits that a plan of the sweep asks for: one for all with the same."""
@@ -117,7 +123,7 @@ class PlanTask:
             return None
 
 
-def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
+def asked_of(plan: Plan | dict[str, Any]) -> dict[str, Any]:
     """What a sweep gave of a plan, in values that JSON has."""
     fields = {n: getattr(plan, n) for n in sorted(plan.given)} if isinstance(plan, Plan) else plan
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

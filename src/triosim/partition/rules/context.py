@@ -53,6 +53,9 @@ from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.symbols import propagate_symbol
 from triosim.trace.tables import PERSISTENT, Trace
 
+GROUPS = {"dp_shard": ("hsdp", "dp-replicate"), "dp_local": ("diloco", "workers")}
+"""Axes of the ranks of a group of replicas: the rule that makes groups, and its option for how many there are."""
+
 
 @registered
 @dataclass(frozen=True)
@@ -95,14 +98,22 @@ class Context(Rule):
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Gradients are reduced, and what is Shard is so, along both axes.
 
+        Groups of replicas (hybrid sharding, workers of local steps) are stretches of the data axis, and ``cp`` its
+        innermost ranks: a group's are those of its sequences too, as torchtitan's ``dp_shard_cp``.
+
         Raises:
-            PlanError: replicas are arranged otherwise.
+            PlanError: replicas are arranged otherwise, or the ranks of a sequence are in several groups.
         """
-        if placed.axis != "dp" or placed.path or placed.rooted or placed.apart:
+        grouped = placed.axis in GROUPS
+        if (not grouped and placed.axis != "dp") or placed.path or placed.rooted or placed.apart:
+            raise PlanError("context: cp goes with ZeRO, hsdp, diloco and plain data parallelism, before experts")
+        if grouped and mesh.size(placed.axis) % self.cp:
+            rule, option = GROUPS[placed.axis]
             raise PlanError(
-                "context: cp goes with ZeRO and plain data parallelism, without hsdp and dataparallel, before experts"
+                f"context: the {mesh.size(placed.axis)} ranks of a group of {rule} are no whole sequences of cp "
+                f"{self.cp}: give fewer groups ({option})"
             )
-        return replace(placed, axis="dp_cp")
+        return placed if grouped else replace(placed, axis="dp_cp")
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """Inputs and labels along the sequence, and where activations wait.

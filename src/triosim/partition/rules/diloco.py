@@ -55,7 +55,9 @@ class LocalSteps(Rule):
             PlanError: replicas are arranged otherwise.
         """
         if placed.axis != "dp" or placed.rooted or placed.path or placed.apart or placed.away:
-            raise PlanError("diloco: workers go with ZeRO and plain data parallelism: leave cp, ep, hsdp, offload out")
+            raise PlanError(
+                "diloco: workers go with ZeRO and plain data parallelism, before cp and ep: leave hsdp, offload out"
+            )
         alone = mesh.size("dp_local") == 1
         kept = replace(placed, states=False, weights=False, regathers=False) if alone else placed
         outer = OuterStep("workers", self.every, ITEM[self.exchange]) if self.workers > 1 else None

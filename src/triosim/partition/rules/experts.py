@@ -75,13 +75,15 @@ class ExpertParallelism(Rule):
     node_limit: Annotated[int, AtLeast(0)] = 0
 
     def arranged(self, mesh: M) -> M:
-        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp, of ranks that share samples, and
-        with ``etp 1`` of the tensor axis; where rows travel in two hops ``ep_between`` servers and ``ep_within`` too.
+        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp or a worker of diloco, of ranks
+        that share samples, and with ``etp 1`` of the tensor axis; where rows travel in two hops ``ep_between`` servers
+        and ``ep_within`` too.
 
         Raises:
             PlanError: the replicas cannot be divided into groups of so many, or the groups into servers.
         """
-        base = next(axes for axes in (("dp_shard",), ("dp", "cp"), ("dp",)) if set(axes) <= set(mesh.names))
+        bases = (("dp_shard",), ("dp_local",), ("dp", "cp"), ("dp",))
+        base = next(axes for axes in bases if set(axes) <= set(mesh.names))
         tp = mesh.size("tp")
         if self.etp and tp % self.etp:
             fits = ", ".join(str(n) for n in range(1, tp + 1) if tp % n == 0)
@@ -153,8 +155,6 @@ class ExpertParallelism(Rule):
                 f"experts: ep does not go with {'dataparallel' if placed.rooted else 'a path of reductions'}: leave "
                 "one of them out"
             )
-        if placed.outer is not None:
-            raise PlanError("experts: workers of local steps (diloco) have experts of their own: leave ep out")
         return replace(placed, apart="edp")
 
     @property

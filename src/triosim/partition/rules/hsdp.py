@@ -49,8 +49,10 @@ class HybridSharding(Rule):
         """What is Shard is so on ``dp_shard``; in groups of one everything is Replicate.
 
         Raises:
-            PlanError: nothing is, or experts have been divided among all replicas before.
+            PlanError: nothing is, or experts or sequences have been divided among all replicas before.
         """
+        if placed.axis != "dp":
+            raise PlanError("hsdp: ranks that share sequences are of its groups: name it before context")
         if placed.apart:
             raise PlanError("hsdp: experts are divided within its groups: name it before them")
         if not placed.states:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
@@ -73,6 +73,8 @@ class OneBit(Rule):
     Attributes:
         phase: which iterations are meant: those of the warm-up all-reduce gradients.
     """
+
+    optimizers: ClassVar[tuple[str, ...]] = ("adam", "adamw")
 
     phase: Literal["compressed", "warm-up"] = "compressed"
 

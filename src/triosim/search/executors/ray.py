@@ -55,7 +55,7 @@ class Ray(Executor):
         self._started = not ray.is_initialized()
         if self._started:
             self._start()
-        worker = ray.remote(num_cpus=1, max_restarts=ALWAYS, max_task_retries=ALWAYS)(RayWorker)
+        worker: Any = ray.remote(num_cpus=1, max_restarts=ALWAYS, max_task_retries=ALWAYS)(RayWorker)
         self._held = [ray.put(task)]
         self._workers = [worker.remote() for _ in range(workers)]
 
