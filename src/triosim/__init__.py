@@ -29,6 +29,7 @@ _HOME = {
     "Result": "triosim.prediction.result",
     "System": "triosim.hardware.system",
     "Trace": "triosim.trace.tables",
+    "find_plans": "triosim.search.find_plans:find_plans",
     "fleet_file": "triosim.serving.fleet_file:fleet_file",
     "infer": "triosim.serving.one_request",
     "load": "triosim.sources.reading:load",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from triosim.prediction.result import Result as Result
     from triosim.prediction.simulate import simulate as simulate
     from triosim.prediction.together import simulate_together as simulate_together
+    from triosim.search.find_plans import find_plans as find_plans
     from triosim.search.sweep import sweep as sweep
     from triosim.serving.deployment import Deployment as Deployment
     from triosim.serving.deployment import serve as serve

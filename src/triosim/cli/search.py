@@ -277,9 +277,7 @@ def _systems(each: Sequence[Options], trace: Trace, under: Mapping[str, int]) ->
     for options in each:
         made = machine(options, trace, options.devices or 1)
         if "memory" in under:
-            limit = under["memory"]
-            models = tuple(replace(one, memory_bytes=min(one.memory_bytes or limit, limit)) for one in made.models)
-            made = replace(made, models=models)
+            made = made.with_memory(under["memory"])
         if made.devices in found:
             raise InputError(
                 f"{made.devices} devices are asked for twice: give each number of --nodes or --devices once"
@@ -289,21 +287,11 @@ def _systems(each: Sequence[Options], trace: Trace, under: Mapping[str, int]) ->
 
 
 def _space(options: SearchOptions, trace: Trace, devices: list[int], batch: int) -> PlanSpace:
-    from triosim.partition.experts import experts_of
     from triosim.search.grid import parse_axes
     from triosim.search.space import AXES, PlanSpace
-    from triosim.trace.blocks import blocks
 
     check_axes(options, options.among or (), "--among", lambda name: name.replace("_", "-") in AXES)
-    among = parse_axes(options.among or (), "--among")
-    length, parts = trace.meta.sequence_length, 1
-    if not length:
-        from triosim.partition.rules.context import token_parts
-
-        parts = token_parts(trace)
-    return PlanSpace(
-        devices, batch, len(blocks(trace)), length, experts_of(trace), among, token_parts=parts
-    )  # fmt: skip
+    return PlanSpace.of(trace, devices, batch, parse_axes(options.among or (), "--among"))
 
 
 def _words(options: Options) -> list[str]:

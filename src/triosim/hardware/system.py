@@ -269,6 +269,13 @@ class System:
         words = f"{devices}, {self.servers} server{'s' if self.servers > 1 else ''}, {len(self.edge_tier):,} edges"
         return printable(f"System {self.name}: {words}")
 
+    def with_memory(self, memory_bytes: int) -> System:
+        """The same, of which no device has more memory than so much."""
+        models = tuple(
+            replace(one, memory_bytes=min(one.memory_bytes or memory_bytes, memory_bytes)) for one in self.models
+        )
+        return replace(self, models=models)
+
     @property
     def devices(self) -> int:
         """Number of accelerators."""

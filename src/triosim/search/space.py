@@ -27,9 +27,13 @@ from typing import Any
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured
+from triosim.partition.experts import experts_of
+from triosim.partition.rules.context import token_parts
 from triosim.plan import divisors
 from triosim.schedule.actions import SCHEDULES as KNOWN
 from triosim.schedule.actions import Schedule
+from triosim.trace.blocks import blocks
+from triosim.trace.tables import Trace
 
 AXES = ("tp", "pp", "cp", "ep", "micro-batch-size", "schedule", "schedule.chunks", "recompute", "zero",
         "sequence-parallel")  # fmt: skip
@@ -116,6 +120,15 @@ class PlanSpace:
         for name in self.among:
             if name not in AXES:
                 raise unknown("name after --among", name, AXES)
+
+    @classmethod
+    def of(cls, workload: Trace, devices: Sequence[int], batch: int, among: Mapping[str, Sequence[Any]]) -> PlanSpace:
+        """The space of a model: its blocks, its sequence and its experts are those of the trace."""
+        length = workload.meta.sequence_length
+        parts = 1 if length else token_parts(workload)
+        return cls(
+            devices, batch, len(blocks(workload)), length, experts_of(workload), among, token_parts=parts
+        )  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
         """All of them, in an order that depends on nothing else.
