@@ -1,4 +1,4 @@
-"""Llama 3 405B on 16,384 H100 and DeepSeek-V3 on 2,048 H800 as they were trained: what is sent, of which kind and where.
+"""Llama 3 405B on 16,384 H100 and DeepSeek-V3 on 2,048 H800 as they were trained: what is sent, in which groups.
 
 Every expected figure is worked out from the published sizes: Grattafiori et al., arXiv:2407.21783, table 4 and section
 3.3.2; DeepSeek-AI, arXiv:2412.19437, sections 3.2 and 4.2.
