@@ -128,7 +128,7 @@ def test_what_is_not_built_is_refused(model_type, table, words, tmp_path):
 
 
 def test_blocks_of_zamba_share_a_transformer_once_in_a_period(tmp_path):
-    """The third block, then those of a period and an offset that count from the fourth (Hugging Face's ``ZambaConfig``)."""
+    """The third block, then those of a period and an offset from the fourth on (Hugging Face's ``ZambaConfig``)."""
     sizes = {**SMALL, "num_hidden_layers": 20, "mamba_dt_rank": "auto"}
     assert configured(of_hub(tmp_path, "zamba", **sizes)).hybrids == [2, 7, 13, 19]
     periods = {"attn_layer_period": 4, "attn_layer_offset": 1}

@@ -1,4 +1,4 @@
-"""What Zamba and Zamba2 have in common: blocks of Mamba, before some of which a transformer runs whose weights they share.
+"""What Zamba and Zamba2 share: blocks of Mamba, before some of which a transformer runs whose weights are shared.
 
 A shared transformer reads the stream beside the embeddings of the tokens.  What it makes is multiplied and added to
 what the block's Mamba reads, not to the stream (Glorioso et al., arXiv:2405.16712, arXiv:2411.15242).

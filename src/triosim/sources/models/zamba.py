@@ -35,7 +35,7 @@ class Zamba(ZambaLike):
 
     @classmethod
     def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
-        """The list of blocks, which follows from a period and an offset where it is not said; a rank that is ``auto``."""
+        """The list of blocks, which otherwise follows from a period and an offset; a rank that is ``auto``."""
         listed = table.get("layers_block_type", table.get("layer_types"))
         period, offset, depth = (
             table.get(key, usual)
