@@ -17,6 +17,7 @@ from validation import command
 from validation.data import bridge
 
 from triosim.core.errors import InputError
+from triosim.hardware.catalog import accelerator
 
 GIB = 2.0**30
 
@@ -114,8 +115,11 @@ KEMPNER = {
 itself, so that each scatters its input gradient (``kempnerforge/distributed/tensor_parallel.py``; a profile beside it
 counts 8 reduce-scatters a block and micro-batch, ``benchmarks/profiling/13b_24gpu_profiling.md``, of which 5 are the
 backward's); gathers of one input are one in a compiled graph.  Read after the first predictions."""
+OFFLOADED = "qkv_proj_offloaded"
+"""MaxText's policy that keeps queries, keys and values of each block in the host's memory (``remat_policy`` of its
+``base.yml``)."""
 POLICIES = {
-    "minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators",
+    "minimal": "pointwise", "save_qkv_proj": "projections", OFFLOADED: "projections", "selective (per-op)": "operators",
     "save_dot_with_context_except_mlp": "operators",
 }  # fmt: skip
 """What MaxText and torchtitan call their policies of recomputation."""
@@ -450,7 +454,6 @@ def _lacks(line: Mapping[str, str]) -> str:
         ),
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
-        f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
         "a network between slices of TPUs": multi_slice,
         f"a system of {line['gpu']}": not (line["gpu"] in {*SYSTEMS, *TPUS, *SINGLE} or "HBM2e" in line["gpu"]),
     }
@@ -546,6 +549,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
     if "Bridge" in line["source"] and bridge.optimizer(line):
         plan["optimizer"] = bridge.optimizer(line)
+    if line["recompute"] == OFFLOADED:
+        plan["offload"] = ("activations",)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
     if line["source"].startswith("timm") or "Diffusion" in line["source"]:
@@ -622,7 +627,8 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
         if gpu not in FLAT:
             side = round(devices ** (1 / 3))
             shape = (side, side, devices // side**2) if devices % side**2 == 0 else (4, 4, devices // 16)
-        return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape}
+        host = {"host_link": accelerator(gpu).host_link} if line["recompute"] == OFFLOADED else {}
+        return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape, **host}
     like = SYSTEMS.get(gpu, "hgx-h100")
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
     if gpu == "L40S":
