@@ -17,6 +17,9 @@ CHUNKS = "chunks"
 ASYNC_TP = "async-tp"
 """Rule of tensor parallelism whose collectives run beside products."""
 
+HYBRID = "hsdp"
+"""Rule of groups of replicas that have all shards."""
+
 EVERYWHERE = (
     "dp", "tp", "pp", "batch_size", "global_batch_size", "sequence_length", "micro_batches", "micro_batch_size",
     "schedule", "schedule_options", "zero", "parallelism", "parallelism_options", "recompute",
@@ -88,6 +91,13 @@ class ConfiguredJob:
         if asked != style:
             raise cannot(framework, f"async-tp as {asked} has it", f"give --parallelism-option overlap-style={style}")
         return True
+
+    @property
+    def groups(self) -> int:
+        """Groups of replicas that have all shards."""
+        options = self.plan.parallelism_options
+        usual = 2 if HYBRID in self.plan.parallelism else 1
+        return int(options.get("dp-replicate", options.get("dp_replicate", usual)))
 
     @property
     def replicas(self) -> int:
