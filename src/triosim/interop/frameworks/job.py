@@ -136,19 +136,20 @@ class ConfiguredJob:
             raise InputError(f"{self.blocks} blocks are not divided equally among {parts} parts of the pipeline")
         return self.blocks // parts
 
-    def check(self, framework: str, rules: Iterable[str]) -> None:
+    def check(self, framework: str, rules: Iterable[str], fields: Iterable[str] = ()) -> None:
         """Refuse what no configuration of a framework says.
 
         Args:
             framework: its name.
             rules: of parallelism that it has.
+            fields: of a plan that it reads beside those that every framework does.
 
         Raises:
             InputError: the plan asks for something else.
         """
-        plain = Plan()
+        plain, read = Plan(), (*EVERYWHERE, *NO_MATTER, *fields)
         for name in Plan.names():
-            if name not in (*EVERYWHERE, *NO_MATTER) and getattr(self.plan, name) != getattr(plain, name):
+            if name not in read and getattr(self.plan, name) != getattr(plain, name):
                 raise cannot(framework, f"{name.replace('_', '-')} {getattr(self.plan, name)}", "leave it out")
         for rule in self.plan.parallelism:
             if rule not in rules:
