@@ -36,6 +36,20 @@ def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.jsonl"))
 
 
+def test_options_of_what_a_plan_does_not_divide_are_left_out_of_its_command() -> None:
+    """How ranks share sequences and experts is said of the plans in which they do."""
+    words = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--under", "batch=8", "--among", "cp=1,2")
+    words += ("--among", "tp=1", "--among", "pp=1", "--parallelism-option", "cp-style=ring", "--best", "40")
+    found = json.loads(run(*words, "--json", "-").stdout)["plans"]
+    assert {one["asked"]["cp"] for one in found} == {1, 2}
+    for one in found:
+        assert ("cp-style=ring" in one["command"]) == (one["asked"]["cp"] == 2)
+    for cp in (1, 2):
+        one = next(one for one in found if one["asked"]["cp"] == cp)
+        alone = json.loads(run(*shlex.split(one["command"])[1:], "--json", "-").stdout)
+        assert alone["iteration_time_s"] == pytest.approx(one["figures"]["iteration_time_s"], rel=1e-3)
+
+
 def test_where_nothing_fits_it_says_what_a_plan_must_hold() -> None:
     """16 bytes of each parameter (weight, gradient, float32 copy and moments), on eight devices."""
     shown = run("search", "llama-3-70b", "--system", "dgx-h100", "--nodes", "1", "--under", "batch=8").stdout

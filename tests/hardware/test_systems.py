@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import triosim
 from tests.command import run
 from tests.hardware.graphs import distances, edges_of
 from triosim.hardware import catalog
@@ -146,3 +147,18 @@ def test_a_file_is_shown_with_its_servers_and_what_joins_them(tmp_path):
     shown = " ".join(run("systems", tmp_path / "own.toml").stdout.split())
     assert "in each server" not in shown
     assert "NIC" not in shown
+
+
+def test_slices_of_tpus_are_joined_by_the_nics_of_their_hosts() -> None:
+    """Eight chips have two NICs of 100 Gb/s; gradients of two slices cross them once, both ways."""
+    slices = triosim.system("tpu-v5e-256", 2)
+    assert slices.devices == 512
+    trace = triosim.model("llama-3.2-1b", sequence_length=128, configuration={"num_hidden_layers": 2})
+    plan = triosim.Plan(zero=3, parallelism=("hsdp",), parallelism_options={"dp_replicate": 2})
+    result = triosim.simulate(trace, slices, plan, triosim.Fidelity(host="none"))
+    crossing = [row for row in result.collectives if row.axis == "dp_replicate"]
+    gradients = sum(256 * row.bytes * row.count for row in crossing)
+    assert {row.kind for row in crossing} == {"all_reduce"}
+    assert gradients == pytest.approx(2 * int(trace.values.elements()[trace.weights()].sum()), rel=0.01)
+    fastest = gradients / (64 * 12.5e9)
+    assert fastest < sum(row.seconds for row in crossing) < 4 * fastest

@@ -149,6 +149,30 @@ def test_ddp_alone_is_replication() -> None:
     assert read["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "2"}
 
 
+@pytest.mark.parametrize(
+    ("quantize", "recipe"),
+    [("fp8-delayed", "delayed"), ("fp8-current", "tensorwise"), ("fp8-block", "blockwise"), ("mxfp8", "mxfp8")],
+)
+def test_megatron_multiplies_in_8_bits(quantize: str, recipe: str) -> None:
+    words = shlex.split(configuration("megatron", _job(**_plan(4, 1, 1, 1, 1), quantize=quantize)).replace("\\\n", ""))
+    assert words[words.index("--fp8-recipe") + 1] == recipe
+    assert "--fp8-recipe" not in configuration("megatron", _job(**_plan(4, 1, 1, 1, 1)))
+    with pytest.raises(InputError, match="megatron cannot say quantize fp8-row"):
+        configuration("megatron", _job(**_plan(4, 1, 1, 1, 1), quantize="fp8-row"))
+
+
+def test_groups_of_hybrid_sharding_are_replicas_of_shards() -> None:
+    """torchtitan counts shards without the ranks that share their samples."""
+    plan = _plan(4, 1, 2, 1, 3)
+    options = {**plan["parallelism_options"], "dp_replicate": 2}
+    rules = (*plan["parallelism"][:-1], "hsdp", *plan["parallelism"][-1:])
+    job = _job(**{**plan, "parallelism": rules, "parallelism_options": options})
+    table = parse_toml(configuration("torchtitan", job), "job.toml")["parallelism"]
+    assert table["data_parallel_replicate_degree"] == 2
+    assert table["data_parallel_shard_degree"] == 64 // 4 // 2 // 2
+    assert table["context_parallel_degree"] == 2
+
+
 @pytest.mark.parametrize(("framework", "name"), [
     ("megatron", "expert-tensor-parallel-size"), ("torchtitan", "expert_tensor_parallel_degree"),
 ])  # fmt: skip

@@ -183,12 +183,17 @@ def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[st
         ({"optimizer": "muon", "overlap": False}, "16"),
         ({"parallelism": ("sequence", "async-tp")}, None),
         ({"offload": ("optimizer",)}, None),
+        ({"parallelism": ("hsdp",), "parallelism_options": {"dp-replicate": "2"}}, None),
+        ({"parallelism": ("diloco",), "parallelism_options": {"every": "2"}}, None),
+        ({"parallelism": ("powersgd",)}, None),
+        ({"parallelism": ("zeropp",)}, None),
     ],
 )
 def test_pruning_changes_nothing_of_what_all_plans_have_in_common(fields: dict[str, Any], lora: str | None) -> None:
     workload, machine = load_workload("gpt2", seq_len=128, training=True, lora=lora), triosim.system("dgx-h100", 1)
+    rules = fields.get("parallelism", ())
     among = {"tp": (1, 2), "pp": (1, 2), "micro-batch-size": (1,), "schedule": ("1f1b",), "recompute": ("none", "full"),
-             "zero": (0, 2), "sequence-parallel": ("async-tp" in fields.get("parallelism", ()),)}  # fmt: skip
+             "zero": (3,) if "zeropp" in rules else (0, 2), "sequence-parallel": ("async-tp" in rules,)}  # fmt: skip
     space = PlanSpace([8], BATCH, len(blocks(workload)), 128, among=among)
     known = _Memory()
     for objective in ("memory", "time"):

@@ -80,18 +80,18 @@ def test_no_step_is_below_its_bound(post: str, policy: triosim.Trace, server: tr
     assert max(size for _, size in shares) > 0.7
 
 
-def _found(step: PostTrainingWorkload, server: triosim.System, **more: object) -> BestPlans:
-    base = Plan(global_batch_size=PROMPTS)
+def _found(step: PostTrainingWorkload, server: triosim.System, quantize: str = "none", **more: object) -> BestPlans:
+    base = Plan(global_batch_size=PROMPTS, quantize=quantize)
     space = replace(_space(step), among={**AMONG, "recompute": ("none",), "micro-batch-size": (2,)})
     return best_plans(step, {8: server}, space, base, count=3, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("post", STEPS[:2])
+@pytest.mark.parametrize(("post", "quantize"), [(STEPS[0], "fp8-block"), (STEPS[1], "none")])
 def test_bounds_leave_out_nothing_that_is_among_the_best(
-    post: str, policy: triosim.Trace, server: triosim.System
+    post: str, quantize: str, policy: triosim.Trace, server: triosim.System
 ) -> None:
     step = _step(post, policy)
-    pruned, whole = _found(step, server), _found(step, server, prune=False)
+    pruned, whole = (_found(step, server, quantize, prune=prune) for prune in (True, False))
     assert pruned.best == whole.best
     assert pruned.predicted < whole.predicted == whole.legal
 

@@ -17,6 +17,7 @@ from validation import command
 from validation.data import bridge
 
 from triosim.core.errors import InputError
+from triosim.hardware.catalog import accelerator
 
 GIB = 2.0**30
 
@@ -114,8 +115,11 @@ KEMPNER = {
 itself, so that each scatters its input gradient (``kempnerforge/distributed/tensor_parallel.py``; a profile beside it
 counts 8 reduce-scatters a block and micro-batch, ``benchmarks/profiling/13b_24gpu_profiling.md``, of which 5 are the
 backward's); gathers of one input are one in a compiled graph.  Read after the first predictions."""
+OFFLOADED = "qkv_proj_offloaded"
+"""MaxText's policy that keeps queries, keys and values of each block in the host's memory (``remat_policy`` of its
+``base.yml``)."""
 POLICIES = {
-    "minimal": "pointwise", "save_qkv_proj": "projections", "selective (per-op)": "operators",
+    "minimal": "pointwise", "save_qkv_proj": "projections", OFFLOADED: "projections", "selective (per-op)": "operators",
     "save_dot_with_context_except_mlp": "operators",
 }  # fmt: skip
 """What MaxText and torchtitan call their policies of recomputation."""
@@ -162,6 +166,8 @@ PRESETS = {
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
+SLICES = {"TPU-v5e": "tpu-v5e-256", "TPU-v5p": "tpu-v5p-4x4x4"}
+"""TPUs of which rows have several slices, and a slice of the catalog, with its network to others."""
 FLAT = ("TPU-v5e", "TPU-v6e")
 """TPUs whose torus has two dimensions."""
 SINGLE = {"RTX-3090", "RTX-4090"}
@@ -440,7 +446,6 @@ def _lacks(line: Mapping[str, str]) -> str:
     needed = ["layers", "hidden", "heads", "seq_len", "gpu", "n_gpus", "global_batch"]
     needed += [] if line["source"].startswith("NeMo") else ["micro_batch"]
     missing = [name for name in needed if not line[name]]
-    multi_slice = line["gpu"].startswith("TPU") and int(line["n_nodes"] or 1) > 1
     experts = _int(line, "moe_experts", 0) > 0
     told = {
         f"{', '.join(missing)} not published": bool(missing),
@@ -450,8 +455,6 @@ def _lacks(line: Mapping[str, str]) -> str:
         ),
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
-        f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
-        "a network between slices of TPUs": multi_slice,
         f"a system of {line['gpu']}": not (line["gpu"] in {*SYSTEMS, *TPUS, *SINGLE} or "HBM2e" in line["gpu"]),
     }
     return next((why for why, holds in told.items() if holds), "")
@@ -546,6 +549,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
     if "Bridge" in line["source"] and bridge.optimizer(line):
         plan["optimizer"] = bridge.optimizer(line)
+    if line["recompute"] == OFFLOADED:
+        plan["offload"] = ("activations",)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
     if line["source"].startswith("timm") or "Diffusion" in line["source"]:
@@ -573,6 +578,11 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["parallelism_options"] |= {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
     if context > 1 and "torchtitan" not in line["source"]:  # Megatron-LM's --cp-comm-type is p2p, torchtitan gathers
         plan["parallelism_options"] |= {"cp_style": "ulysses" if "CP = all-to-all" in line["notes"] else "ring"}
+    if (
+        line["source"].startswith("MaxText") and int(line["n_nodes"] or 1) > 1
+    ):  # replicas are slices, shards their chips
+        plan["parallelism"] = [*plan.get("parallelism", []), "hsdp"]
+        plan["parallelism_options"] = {**plan.get("parallelism_options", {}), "dp_replicate": int(line["n_nodes"])}
     if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):
         plan["parallelism"] = [*plan.get("parallelism", []), "hsdp"]
         plan["parallelism_options"] = {**plan.get("parallelism_options", {}), "dp_replicate": dp // int(group[1])}
@@ -617,12 +627,17 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     if gpu in SINGLE:
         return {"device": gpu, "devices": devices}
     if gpu in TPUS:
+        slices = int(line["n_nodes"] or 1)
+        devices //= slices
         side = next(n for n in range(math.isqrt(devices), 0, -1) if devices % n == 0)
         shape: tuple[int, ...] = (side, devices // side)
         if gpu not in FLAT:
             side = round(devices ** (1 / 3))
             shape = (side, side, devices // side**2) if devices % side**2 == 0 else (4, 4, devices // 16)
-        return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape}
+        host = {"host_link": accelerator(gpu).host_link} if line["recompute"] == OFFLOADED else {}
+        if slices > 1:
+            return {"like": SLICES[gpu], "devices": slices * devices, "slice": shape}
+        return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape, **host}
     like = SYSTEMS.get(gpu, "hgx-h100")
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
     if gpu == "L40S":

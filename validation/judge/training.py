@@ -199,14 +199,22 @@ def workload(row: Row, stack: Stack | None) -> Trace:
 
 
 @functools.lru_cache(maxsize=64)
-def _ready(like: str, devices: int, model: str, fabric: tuple[str, int] | None, count: int) -> System:
-    """A system of the catalog with another device, fewer of them in a server, or another network between servers."""
+def _ready(
+    like: str, devices: int, model: str, fabric: tuple[str, int] | None, count: int, slice: tuple[int, ...]
+) -> System:
+    """A system of the catalog with another device, fewer of them in a server, another network between servers, or
+    slices of another shape with as many NICs a chip."""
     text = catalog.system_file(like).read_text(encoding="utf-8")
     if model:
         text = re.sub(r'(?m)^model = ".*"$', f'model = "{model}"', text, count=1)
     if count:
         text = re.sub(r"(?m)^(count|nics) = \d+$", rf"\1 = {count}", text)
         text = re.sub(r"(?m)^shape = .*$", f"shape = [1, 1, {count}]", text)  # of PCIe: one switch
+    if slice:
+        of = [int(re.search(rf"(?m)^{name} = (\d+)$", text)[1]) for name in ("count", "nics")]  # type: ignore[index]
+        for name, size in (("count", math.prod(slice)), ("nics", math.prod(slice) * of[1] // of[0])):
+            text = re.sub(rf"(?m)^{name} = \d+$", f"{name} = {size}", text)
+        text = re.sub(r"(?m)^shape = .*$", f"shape = {list(slice)}", text)
     if fabric:
         scale_out = f'[scale_out]\ntopology = "switch"\nlink = "{fabric[0]}"\nnics = {fabric[1]}\n'
         text = re.sub(r"(?s)\[scale_out\].*", scale_out, text)
@@ -222,11 +230,12 @@ def system(
     model: str = "",
     fabric: tuple[str, int] | None = None,
     count: int = 0,
+    slice: tuple[int, ...] = (),
     **options: Any,
 ) -> System:
     """The machine of a row; see :class:`~validation.data.training.Row`."""
     options.pop("per_node", None)
-    return _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
+    return _ready(like, devices, model, fabric, count, slice) if like else triosim.system(devices=devices, **options)
 
 
 def as_first(one: Judged) -> Judged:

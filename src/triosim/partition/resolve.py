@@ -239,6 +239,21 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
     return rules
 
 
+def without_replica_rules(plan: Plan) -> Plan:
+    """A plan without those of its named rules that only say what replicas exchange: what a replica runs is the same."""
+    asked = {name: RULES.chosen(name) for name in plan.parallelism}
+    left_out = {
+        name for name, rule in asked.items()
+        if (rule.place, rule.suited, rule.completed) == (Rule.place, Rule.suited, Rule.completed)
+    }  # fmt: skip
+    if not left_out:
+        return plan
+    theirs = {name.replace("_", "-") for rule in left_out for name in options_of(asked[rule]) or ()}
+    options = {name: value for name, value in plan.parallelism_options.items() if name.replace("_", "-") not in theirs}
+    rules = tuple(name for name in plan.parallelism if name not in left_out)
+    return plan.replaced(parallelism=rules, parallelism_options=options)
+
+
 def rules_for(workload: Trace, plan: Plan, named: bool) -> list[Rule]:
     """The rules that a plan asks for, and those that its workload then needs.
 

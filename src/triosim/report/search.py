@@ -14,10 +14,12 @@ from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.search.branch_and_bound import BestPlans, FoundPlan
+from triosim.search.grid import unused_options
 from triosim.search.space import Candidate
 
 SCHEMA = "triosim/search/1"
 SECONDS_PER_HOUR = 3600.0
+OPTION = "--parallelism-option"
 _REASONS = 10
 _SHORT = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"))
 
@@ -92,7 +94,13 @@ class Report:
 
     def command(self, one: Candidate) -> str:
         """The command that predicts a plan."""
-        asked, words = one.asked, [*self.words[one.devices]]
+        asked, unused = one.asked, unused_options(one.asked)
+        words: list[str] = []
+        for word in self.words[one.devices]:
+            if words and words[-1] == OPTION and word.partition("=")[0].replace("_", "-") in unused:
+                words.pop()
+            else:
+                words.append(word)
         for axis in ("tp", "pp", "dp"):
             words += [f"--{axis}", str(asked[axis])]
         for axis in ("cp", "ep"):

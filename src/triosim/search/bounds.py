@@ -78,6 +78,7 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.kernels.sustained import most
+from triosim.partition.resolve import without_replica_rules
 from triosim.plan import Plan
 from triosim.prediction.priced_job import price_job, seconds_per_byte
 from triosim.prediction.staged_job import StagedJob, stage_job
@@ -157,6 +158,7 @@ class PlanBounds:
     def __init__(self, workload: Trace, system: System, base: Plan, fidelity: Fidelity) -> None:
         self.workload, self.system, self.fidelity = workload, system, fidelity
         self._base = base
+        self._of_replica = without_replica_rules(base)
         self._shapes: dict[tuple[Any, ...], PassBound | str] = {}
         self._experts: dict[tuple[Any, ...], set[int]] = {}
         self._recent: OrderedDict[tuple[Any, ...], _Shape] = OrderedDict()
@@ -167,7 +169,7 @@ class PlanBounds:
         self._peak = _peak(workload, system, base, fidelity)
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and isinstance(base.cuts, str)
-        self.repeats = None if base.parallelism else repeated(workload)
+        self.repeats = None if self._of_replica.parallelism else repeated(workload)
 
     def expect(self, candidate: Candidate) -> None:
         """Be ready to be asked for a plan: shapes that differ in how they divide experts are priced together, for up
@@ -387,7 +389,7 @@ class PlanBounds:
         fields = {name: asked[name] for name in SHAPE}
         whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
-        plan, fidelity = with_fields(self._base, self.fidelity, {**fields, **whole})
+        plan, fidelity = with_fields(self._of_replica, self.fidelity, {**fields, **whole})
         priced = partial(price_job, system=self.system, plan=plan, fidelity=fidelity, waits=waits)
         found = None
         if self.repeats is not None and short:

@@ -352,7 +352,11 @@ class _OpenPlans(Iterator[Candidate]):
 
     def _push(self, candidate: Candidate, known: int, before: Costs) -> None:
         """Keep a plan whose least is known so well, if it may fit."""
-        bound: PlanBound | str = getattr(self.bounds, _STEPS[known])(candidate)
+        bound: PlanBound | str
+        try:
+            bound = getattr(self.bounds, _STEPS[known])(candidate)
+        except InputError as error:  # what replicas exchange cannot be as a rule that all plans share says
+            bound = str(error)
         if isinstance(bound, str):
             self.of.fell[bound] += 1
         elif not _fits(bound.bytes, self.system):

@@ -25,6 +25,7 @@ from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from triosim.partition.wire_format import WireFormat
 from triosim.plan import Plan
 from triosim.prediction.priced_job import mesh_of
 from triosim.prediction.staged_job import StagedJob
@@ -62,6 +63,7 @@ def exchange_bound(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     rules, mesh = mesh_of(workload, system, plan)
     placed = replication(rules, mesh)
     plain = not (placed.away or placed.rooted or placed.path or placed.compression or placed.outer)
+    plain = plain and placed.travel == WireFormat()
     known = placed.every == 1 and plain
     if not known or plan.places or plan.placement is not None:
         return ExchangeBound()

@@ -219,6 +219,24 @@ def limited(system: System, asked: Mapping[str, Any]) -> System:
     return held_back(system, given.get("power-cap"), given.get("clock")) if given else system
 
 
+def unused_options(asked: Mapping[str, Any], rules: Sequence[str] = ()) -> frozenset[str]:
+    """Options of the rules that divide sequences and experts where nothing is divided so, and no other takes them.
+
+    Args:
+        asked: axes as :func:`parse_axes` names them, where 1 says that it is not.
+        rules: that apply.
+    """
+    from triosim.core.options import options_of
+    from triosim.partition.rule import RULES
+
+    def taken(rule: str) -> set[str]:
+        return {name.replace("_", "-") for name in options_of(RULES.chosen(rule)) or ()}
+
+    absent = [rule for axis, rule in (("cp", "context"), ("ep", "experts")) if asked.get(axis) == 1]
+    unused = set[str]().union(*(taken(rule) for rule in absent if rule not in rules))
+    return frozenset(unused.difference(*map(taken, rules)))
+
+
 def _with_rules(
     rules: Sequence[str], options: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -239,8 +257,12 @@ def _with_rules(
         applies["experts"] = found.get("ep") != "1" or "etp" in found or "etp" in asked
         if not applies["experts"]:
             del found["ep"]
+    said = {name.partition(".")[2] for name in asked}
+    # of the plan that others are made of: here there is nothing to be done so
+    left_out = unused_options(asked, [rule for rule, is_on in applies.items() if is_on]) - said
+    found = {name: value for name, value in found.items() if name.replace("_", "-") not in left_out}
     if not applies.get("context"):
-        found.pop("cp-style", None)  # of the plan that others are made of: here there is nothing to be done so
+        found.pop("cp-style", None)
         if asked.get("cp-style", "gather") != "gather":
             style = asked["cp-style"]
             raise PlanError(f"cp-style {style} says how ranks share sequences, and cp is 1: give cp as well")

@@ -24,6 +24,7 @@ from triosim.search.bounds import GATHERS_AGAIN, PlanBound, PlanBounds
 from triosim.search.outcome import Figures, PlanOutcome, binding, sizes_in
 from triosim.search.space import Candidate
 from triosim.search.task import Formed, PlanTask, asked_of
+from triosim.transform.quantization import quantized, reads_either_way
 
 ROLL_OUT = "roll-out"
 
@@ -97,9 +98,11 @@ class PostTrainingBounds:
         update = step.plan_of_an_update(base.replaced(micro_batches=1))
         plans = {True: update, False: step.plan_of_a_forward(update)}
         known: dict[tuple[int, bool], PlanBounds] = {}
-        found = []
+        found, either_way = [], all(map(reads_either_way, system.models))
         for phase in step.recipe.phases():
             trace = step.trace_of(phase)
+            if not phase.trains:  # without what pads the rows of experts: that only adds to it
+                trace = quantized(trace, base.quantize, either_way, forward=True)
             if (key := (id(trace), phase.trains)) not in known:  # a frozen copy runs what the policy does
                 known[key] = PlanBounds(trace, system, plans[phase.trains].replaced(micro_batches=None), fidelity)
             found.append(_BoundedPhase(phase.model, phase.trains, phase.updates * phase.epochs, known[key]))

@@ -524,7 +524,6 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
 
 
 LACKING = {
-    "zamba": "blocks that share one attention, beside the scans of Mamba",
     "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",
 }  # fmt: skip
 """Model types of published models that no family reads, and what would have to be stated for them."""

@@ -113,6 +113,11 @@ def document_lengths(text: str, sequence: int) -> list[int]:
         InputError: neither a number nor such a file.
     """
     whole = text.strip().isdecimal()
+    if not whole and not Path(text).exists():
+        raise InputError(
+            f"--packing {quoted(text)} is neither a number of tokens nor a file: give one length for all documents, as "
+            "512, or a file with the length of each"
+        )
     words = [text.strip()] if whole else guarded.text(guarded.content(Path(text)), text).replace(",", " ").split()
     where = "--packing" if whole else text
     if not words:

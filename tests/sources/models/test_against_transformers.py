@@ -435,6 +435,11 @@ CASES |= {
          "tie_word_embeddings": False, "layer_types": ["sliding_attention", "full_attention"] * 2},
     ),
     "modernbert-decoder": ("modernbert-decoder", {**MODERN, "decoder_bias": False}),
+    "zamba": (
+        "zamba",
+        {**LLAMA, "num_hidden_layers": 5, "mamba_dt_rank": 8, "mamba_d_state": 4, "pad_token_id": 0,
+         "layers_block_type": ZAMBA["layers_block_type"]},
+    ),
     "zamba2": ("zamba2", ZAMBA),
     "zamba2, one transformer": (
         "zamba2",
@@ -443,6 +448,7 @@ CASES |= {
     ),
 }  # fmt: skip
 APART = {
+    "zamba",
     "zamba2",
     "zamba2, one transformer",
     "modernbert",

@@ -116,6 +116,7 @@ def test_blocks_of_glm_share_a_choice(more, shared, tmp_path):
         ),
         ("gemma4_text", {**SMALL, "enable_moe_block": True}, "enable_moe_block also needs num_experts"),
         ("gemma3n_text", {**SMALL, "altup_active_idx": 4}, "altup_active_idx 4 is not one of 4 streams"),
+        ("zamba", {**SMALL, "n_mamba_heads": 3}, "3 heads do not divide 128 channels of Mamba"),
         ("zamba2", {**SMALL, "layers_block_type": ["hybrid"]}, "must be a list of the 4 blocks"),
         ("cohere2_moe", {**SMALL, "expert_selection_fn": "best"}, "expert_selection_fn is softmax or sigmoid"),
         ("lfm2_moe", {**SMALL, "num_experts_per_tok": 64}, "a token takes 64 of 32 experts"),
@@ -124,6 +125,14 @@ def test_blocks_of_glm_share_a_choice(more, shared, tmp_path):
 def test_what_is_not_built_is_refused(model_type, table, words, tmp_path):
     with pytest.raises(InputError, match=words):
         configured(of_hub(tmp_path, model_type, **table))
+
+
+def test_blocks_of_zamba_share_a_transformer_once_in_a_period(tmp_path):
+    """The third block, then those of a period and an offset from the fourth on (Hugging Face's ``ZambaConfig``)."""
+    sizes = {**SMALL, "num_hidden_layers": 20, "mamba_dt_rank": "auto"}
+    assert configured(of_hub(tmp_path, "zamba", **sizes)).hybrids == [2, 7, 13, 19]
+    periods = {"attn_layer_period": 4, "attn_layer_offset": 1}
+    assert configured(of_hub(tmp_path, "zamba", **sizes, **periods)).hybrids == [2, 4, 8, 12, 16]
 
 
 def test_scores_of_an_indexer_grow_with_the_square_of_the_sequence(tmp_path):

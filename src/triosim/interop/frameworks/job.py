@@ -17,6 +17,9 @@ CHUNKS = "chunks"
 ASYNC_TP = "async-tp"
 """Rule of tensor parallelism whose collectives run beside products."""
 
+HYBRID = "hsdp"
+"""Rule of groups of replicas that have all shards."""
+
 EVERYWHERE = (
     "dp", "tp", "pp", "batch_size", "global_batch_size", "sequence_length", "micro_batches", "micro_batch_size",
     "schedule", "schedule_options", "zero", "parallelism", "parallelism_options", "recompute",
@@ -90,6 +93,13 @@ class ConfiguredJob:
         return True
 
     @property
+    def groups(self) -> int:
+        """Groups of replicas that have all shards."""
+        options = self.plan.parallelism_options
+        usual = 2 if HYBRID in self.plan.parallelism else 1
+        return int(options.get("dp-replicate", options.get("dp_replicate", usual)))
+
+    @property
     def replicas(self) -> int:
         """Those that have samples of their own."""
         return self.dp // self.degree("cp")
@@ -126,19 +136,20 @@ class ConfiguredJob:
             raise InputError(f"{self.blocks} blocks are not divided equally among {parts} parts of the pipeline")
         return self.blocks // parts
 
-    def check(self, framework: str, rules: Iterable[str]) -> None:
+    def check(self, framework: str, rules: Iterable[str], fields: Iterable[str] = ()) -> None:
         """Refuse what no configuration of a framework says.
 
         Args:
             framework: its name.
             rules: of parallelism that it has.
+            fields: of a plan that it reads beside those that every framework does.
 
         Raises:
             InputError: the plan asks for something else.
         """
-        plain = Plan()
+        plain, read = Plan(), (*EVERYWHERE, *NO_MATTER, *fields)
         for name in Plan.names():
-            if name not in (*EVERYWHERE, *NO_MATTER) and getattr(self.plan, name) != getattr(plain, name):
+            if name not in read and getattr(self.plan, name) != getattr(plain, name):
                 raise cannot(framework, f"{name.replace('_', '-')} {getattr(self.plan, name)}", "leave it out")
         for rule in self.plan.parallelism:
             if rule not in rules:

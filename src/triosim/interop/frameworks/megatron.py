@@ -32,6 +32,14 @@ ZERO: dict[int, dict[str, Any]] = {
         "ckpt-format": "fsdp_dtensor",
     },
 }  # fmt: skip
+QUANTIZE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "fp8-delayed": {"fp8-format": "hybrid", "fp8-recipe": "delayed"},
+    "fp8-current": {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
+    "fp8-block": {"fp8-format": "e4m3", "fp8-recipe": "blockwise"},
+    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
+}
+"""Recipes of products in 8 bits, by the names of Transformer Engine's."""
 EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a", "usp": "a2a+p2p"}
 """How context parallelism exchanges keys and values, by ``cp-style``."""
 PRECISION: dict[str, dict[str, Any]] = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}, "float32": {}}
@@ -60,7 +68,7 @@ def write(job: ConfiguredJob) -> str:
     Raises:
         InputError: Megatron-LM cannot say the plan.
     """
-    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP))
+    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP), ("quantize",))
     start = f"torchrun --nnodes {job.servers} --nproc-per-node {job.devices // job.servers} pretrain_gpt.py"
     said = {**_parallelism(job), **_batch(job), **_model(job)}
     words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items() if value is not False]
@@ -116,10 +124,12 @@ def _recompute(asked: str) -> dict[str, Any]:
 def _batch(job: ConfiguredJob) -> dict[str, Any]:
     if job.precision not in PRECISION:
         raise cannot(NAME, f"precision {job.precision}", f"search with --precision {' or '.join(PRECISION)}")
+    if job.plan.quantize not in QUANTIZE:
+        raise cannot(NAME, f"quantize {job.plan.quantize}", f"search with --quantize {' or '.join([*QUANTIZE][1:])}")
     said: dict[str, Any] = {"micro-batch-size": job.micro_batch, "global-batch-size": job.global_batch}
     if job.sequence:
         said["seq-length"] = job.sequence
-    return {**said, **PRECISION[job.precision]}
+    return {**said, **PRECISION[job.precision], **QUANTIZE[job.plan.quantize]}
 
 
 def _biases(sizes: Mapping[str, Any]) -> dict[str, Any]:

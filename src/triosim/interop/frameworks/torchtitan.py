@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from triosim.interop.frameworks.job import ASYNC_TP, ConfiguredJob, cannot
+from triosim.interop.frameworks.job import ASYNC_TP, HYBRID, ConfiguredJob, cannot
 
 NAME = "torchtitan"
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B", "looped-bfs": "LoopedBFS"}
@@ -40,7 +40,7 @@ def write(job: ConfiguredJob) -> str:
     Raises:
         InputError: torchtitan cannot say the plan.
     """
-    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP))
+    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP, HYBRID))
     tables: dict[str, dict[str, Any]] = {}
     if job.workload in MODELS:
         name, flavor = MODELS[job.workload]
@@ -82,7 +82,7 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
     table: dict[str, Any] = {}
     if plan.zero in RESHARD:
         table |= {
-            "data_parallel_replicate_degree": 1, "data_parallel_shard_degree": job.replicas,
+            "data_parallel_replicate_degree": job.groups, "data_parallel_shard_degree": job.replicas // job.groups,
             "fsdp_reshard_after_forward": RESHARD[plan.zero],
         }  # fmt: skip
     elif plan.zero and job.dp > 1:

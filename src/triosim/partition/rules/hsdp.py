@@ -52,7 +52,7 @@ class HybridSharding(Rule):
             PlanError: nothing is, or experts or sequences have been divided among all replicas before.
         """
         if placed.axis != "dp":
-            raise PlanError("hsdp: ranks that share sequences are of its groups: name it before context")
+            raise PlanError("hsdp: its groups are of plain replicas: name it before context, and leave diloco out")
         if placed.apart:
             raise PlanError("hsdp: experts are divided within its groups: name it before them")
         if not placed.states:

@@ -87,7 +87,7 @@ class MambaMixer:
             delta = _product(net, steps, turned)
         parameters = net.parameter("A_log"), net.parameter("D"), bias
         if not one:
-            return net.linear("out_proj", _scan(net, u, delta, shared, gate, parameters))
+            return net.linear("out_proj", selective_scan(net, u, delta, shared, gate, parameters))
         with net.module("conv1d", "Conv1d"):
             filters = net.parameter("weight"), net.optional("bias")
 
@@ -100,7 +100,7 @@ class MambaMixer:
             small.again = made
             return made, _product(net, steps, turned)
 
-        return last(net, "out_proj", _scan(net, u, delta, shared, gate, parameters, again, last))
+        return last(net, "out_proj", selective_scan(net, u, delta, shared, gate, parameters, again, last))
 
 
 # --- operators that only it calls -------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _product(net: Net, x: Tensor, turned: Tensor) -> Tensor:
     return net.view(net.mm(flat, turned, column_major=True), (*x.shape[:-1], turned.shape[1]))
 
 
-def _scan(
+def selective_scan(
     net: Net, u: Tensor, delta: Tensor, shared: Sequence[Tensor], gate: Tensor, parameters: tuple[Tensor, ...],
     again: Callable[[], tuple[Tensor, Tensor]] | None = None, last: RemadeProduct | None = None,
 ) -> Tensor:  # fmt: skip

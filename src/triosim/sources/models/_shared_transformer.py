@@ -1,4 +1,4 @@
-"""A transformer that runs several times with the same weights, each time with adapters of its own (Zamba2)."""
+"""A transformer that runs several times with the same weights (Zamba), with adapters of its own each time (Zamba2)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable
 
 from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net
-from triosim.sources.models._parts import Norm, Rotation, rotate
+from triosim.sources.models._parts import FeedForward, Norm, Rotation, rotate
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._weights import Weights
-
-NORM = "Zamba2RMSNorm"
 
 
 @dataclass(frozen=True)
@@ -20,8 +18,9 @@ class SharedTransformer:
     Attributes:
         width, inner: of the residual stream, and within the feed-forward part.
         heads, groups: of queries, and of keys and values; together queries are as wide as two vectors.
-        attention_rank, rank: of the adapters of attention, 0 for none, and of the feed-forward part.
+        attention_rank, rank: of the adapters of attention and of the feed-forward part, 0 for none.
         bias: whether the products of the feed-forward part have one.
+        kind: what the classes of its modules begin with.
     """
 
     width: int
@@ -31,6 +30,7 @@ class SharedTransformer:
     attention_rank: int
     rank: int
     bias: bool = False
+    kind: str = "Zamba2"
 
     @property
     def size(self) -> int:
@@ -48,29 +48,36 @@ class SharedTransformer:
                 _adapter_weights(
                     w, f"{at}.self_attn.linear_{name}_adapter_list.{turn}", whole, self.attention_rank, whole
                 )
-        w.linear(f"{at}.feed_forward.gate_up_proj", self.width, 2 * self.inner, bias=self.bias)
-        w.linear(f"{at}.feed_forward.down_proj", self.inner, self.width, bias=self.bias)
-        for turn in turns:
+        self._feed_forward.weights(w, f"{at}.feed_forward")
+        for turn in turns if self.rank else ():
             name = f"{at}.feed_forward.gate_up_proj_adapter_list.{turn}"
             _adapter_weights(w, name, self.width, self.rank, 2 * self.inner)
-        Norm(whole, NORM).weights(w, f"{at}.input_layernorm")
-        Norm(self.width, NORM).weights(w, f"{at}.pre_ff_layernorm")
+        Norm(whole, f"{self.kind}RMSNorm").weights(w, f"{at}.input_layernorm")
+        Norm(self.width, f"{self.kind}RMSNorm").weights(w, f"{at}.pre_ff_layernorm")
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None, turn: int) -> Tensor:
         """What it makes of ``x`` [batch, tokens, two widths] when it runs for the ``turn``-th time."""
-        x = net.rms_norm("input_layernorm", x, NORM)
-        with net.module("self_attn", "Zamba2Attention"):
+        x = net.rms_norm("input_layernorm", x, f"{self.kind}RMSNorm")
+        with net.module("self_attn", f"{self.kind}Attention"):
             q, k, v = (self._heads(net, x, name, heads, turn) for name, heads in zip("qkv", self._counts, strict=True))
             if rotation is not None:
                 cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
                 q, k = rotate(net, (q, k), cos, sin)
             y = net.transpose(net.attention(q, k, v, causal=True), 1, 2)
             y = net.linear("o_proj", net.view(y, (*x.shape[:2], self.heads * self.size)))
-        y = net.rms_norm("pre_ff_layernorm", y, NORM)
-        with net.module("feed_forward", "Zamba2MLP"):
+        y = net.rms_norm("pre_ff_layernorm", y, f"{self.kind}RMSNorm")
+        with net.module("feed_forward", self._feed_forward.kind):
+            if not self.rank:
+                return self._feed_forward(net, y)
             made = net.add(net.linear("gate_up_proj", y), _adapted(net, f"gate_up_proj_adapter_list.{turn}", y))
             gate, up = net.split(made, [self.inner] * 2)
             return net.linear("down_proj", net.mul(net.gelu(gate), up))
+
+    @property
+    def _feed_forward(self) -> FeedForward:
+        """With adapters gate and up are one product."""
+        apart = FeedForward(self.width, self.inner, f"{self.kind}MLP", "gelu", bias=self.bias)
+        return apart.joined() if self.rank else apart
 
     @property
     def _counts(self) -> tuple[int, int, int]:
