@@ -8,8 +8,8 @@ is measured by a long chain of small ones.
 With one thread a run is what the thread itself took.  The profiler's clock is that on the wall: what a run had to wait
 for the processor is taken from the operators that took longer in it than in other runs (:func:`without_waits`).
 
-Where operators have weights, several copies with weights of their own stand beside each other, so that no run finds its
-weights in a cache where a network would not.
+Several copies with weights and inputs of their own stand beside each other, so that no run finds in a cache what it
+would not find there in a network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from triosim.sources.runtimes.onnx_file import inputs, onnx_text
 from triosim.sources.runtimes.runtime import Unsupported
 
 SETS_BYTES, MOST_SETS = 64 * 2**20, 8
-"""Bytes of the weights of all copies, as far as so many copies reach."""
+"""Bytes that all copies read, as far as so many copies reach."""
 FEWEST, MOST, ENOUGH_S = 5, 60, 0.08
 """A kernel runs so often; less often once all its runs have taken so long."""
 _WARM = 2
@@ -65,15 +65,15 @@ class OnnxRuntime:
         onnxruntime.set_default_logger_severity(4)
 
     def seconds(self, graph: WrittenGraph, beside: frozenset[str] = frozenset()) -> float:
-        weights = sum(
+        read = sum(
             4 * math.prod(tensor.shape)
             for name, tensor in graph.network.tensors.items()
-            if tensor.constant and name not in graph.values
+            if name in graph.network.inputs or (tensor.constant and name not in graph.values)
         )
-        copies = min(max(int(SETS_BYTES // weights), 1), MOST_SETS) if weights else 1
+        copies = min(max(int(SETS_BYTES // read), 1), MOST_SETS)
         nodes = [
             one
-            for one in self._profiled(onnx_text(graph, copies), graph)
+            for one in self._profiled(onnx_text(graph, copies), inputs(graph, copies))
             if one[0] not in beside and one[0] not in _MOVES
         ]
         if not nodes:
@@ -86,13 +86,13 @@ class OnnxRuntime:
         graph = net.graph(net.relu(net.input("x", 1, 8)))
         session = self._session(onnx_text(graph), None)
         given = inputs(graph)
-        whole = _typical(self._timed(lambda: session.run(None, given), 400, 1.0))
+        whole = typical(self._timed(lambda: session.run(None, given), 400, 1.0))
         return max(whole - self.seconds(graph), 0.0)
 
     def whole_s(self, content: bytes, given: dict[str, Any], enough_s: float = 1.0) -> float:
-        """Median seconds of a call of a network, as a user would time it."""
+        """Seconds of a call of a network."""
         session = self._session(content, None)
-        return float(np.median(self._timed(lambda: session.run(None, given), 50, enough_s)))
+        return typical(self._timed(lambda: session.run(None, given), 50, enough_s))
 
     @cached_property
     def _each_s(self) -> float:
@@ -107,8 +107,8 @@ class OnnxRuntime:
         graph = net.graph(x)
         content, given = onnx_text(graph), inputs(graph)
         session = self._session(content, None)
-        whole = _typical(self._timed(lambda: session.run(None, given), 60, 0.5))
-        kernels = self._profiled(content, graph)
+        whole = typical(self._timed(lambda: session.run(None, given), 60, 0.5))
+        kernels = self._profiled(content, given)
         return (whole - sum(seconds for _, seconds in kernels)) / _CHAIN
 
     def _session(self, content: bytes, profile: Path | None) -> Any:
@@ -121,9 +121,8 @@ class OnnxRuntime:
         except Exception as error:  # its classes have no public base of their own
             raise Unsupported(str(error)[:200]) from None
 
-    def _profiled(self, content: bytes, graph: WrittenGraph) -> list[tuple[str, float]]:
+    def _profiled(self, content: bytes, given: dict[str, NDArray[Any]]) -> list[tuple[str, float]]:
         """Type and seconds of every operator that ran."""
-        given = inputs(graph)
         whole: list[float] = []
         own: list[float] = []
 
@@ -145,7 +144,7 @@ class OnnxRuntime:
         if not found:
             return []
         seconds = without_waits(np.array([each for _, each in found.values()]), np.array(whole), np.array(own))
-        return [(kind, _typical(row[_WARM:])) for (kind, _), row in zip(found.values(), seconds, strict=True)]
+        return [(kind, typical(row[_WARM:])) for (kind, _), row in zip(found.values(), seconds, strict=True)]
 
     def _clock(self) -> float:
         """Seconds: the thread's own where it does all by itself."""
@@ -183,7 +182,7 @@ def without_waits(
     return np.asarray(rest * np.minimum(own / np.maximum(rest.sum(axis=0), _NOTHING_S), 1.0))
 
 
-def _typical(seconds: Sequence[float] | NDArray[np.float64]) -> float:
+def typical(seconds: Sequence[float] | NDArray[np.float64]) -> float:
     """Mean of the faster half but the very fastest: what else a machine does only adds to a time."""
     ordered = np.sort(np.asarray(seconds))
     return float(ordered[len(ordered) // 8 : len(ordered) // 2 + 1].mean())
