@@ -164,10 +164,10 @@ def torch_step(graph: WrittenGraph) -> Callable[[], Any]:
             known[name] = torch.from_numpy(np.asarray(abs(drawn) + 0.05 if drawn.ndim == 1 else drawn, np.float32))
         elif tensor.constant and tensor.dtype == "float32":
             known[name] = float(graph.values[name][0])
-    last = {name: at for at, node in enumerate(graph.network.operators) for name in node.inputs}
     kept = {*known, *graph.network.outputs}
+    last = {name: at for at, node in enumerate(graph.network.operators) for name in node.inputs if name not in kept}
     steps = [
-        (_FUNCTIONS[node.type](node, graph.values), node, [name for name in last if last[name] == at and name not in kept])
+        (_FUNCTIONS[node.type](node, graph.values), node, [name for name in node.inputs if last.get(name) == at])
         for at, node in enumerate(graph.network.operators)
     ]
 

@@ -55,11 +55,9 @@ def onnx_text(graph: WrittenGraph, copies: int = 1, seed: int = 0) -> bytes:
             reads, writes = ([own(name) for name in names] for names in (node.inputs, node.outputs))
             nodes.append(helper.make_node(node.type, reads, writes, name=own(node.name), **node.attributes))
         outputs += [_info(helper, own(name), network.tensors[name]) for name in network.outputs]
-    made = helper.make_graph(
-        nodes, "network",
-        [_info(helper, input_of(name, copy), network.tensors[name]) for copy in range(copies) for name in network.inputs],
-        outputs, initializers,
-    )  # fmt: skip
+    every = product(network.inputs, range(copies))
+    asked = [_info(helper, input_of(name, copy), network.tensors[name]) for name, copy in every]
+    made = helper.make_graph(nodes, "network", asked, outputs, initializers)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="triosim")
     model.ir_version = IR
     content: bytes = model.SerializeToString()
@@ -79,7 +77,8 @@ def inputs(graph: WrittenGraph, copies: int = 1, seed: int = 1) -> dict[str, NDA
         tensor = graph.network.tensors[name]
         floating = tensor.dtype.startswith("float")
         shape = tuple(int(side) for side in tensor.shape)
-        found[input_of(name, copy)] = _drawn(tensor, random) / _SCALE if floating else np.zeros(shape, _numpy(tensor.dtype))
+        values = _drawn(tensor, random) / _SCALE if floating else np.zeros(shape, _numpy(tensor.dtype))
+        found[input_of(name, copy)] = values
     return found
 
 
