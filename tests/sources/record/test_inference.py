@@ -39,7 +39,7 @@ def test_pytorch_makes_what_the_network_says() -> None:
 
 def test_kernels_get_shorter_with_what_they_may_take() -> None:
     sizes = SizeDraws("cpu", RATES, 10e-3)
-    every = inference_cases(sizes)
+    every = (case for case in inference_cases(sizes) if case.what != "embedding")  # whose table is as large as it is
     long = [_elements(next(every)) for _ in range(200)]
     sizes.longest_s = 20e-6
     assert max(_elements(next(every)) for _ in range(60)) < max(long) / 10

@@ -42,7 +42,7 @@ from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import Multiplication, MultiplicationMethod, multiplication, unit_of
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import _constants, fallbacks, gemm, processor
+from triosim.kernels.physical import _constants, fallbacks, gemm
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
@@ -151,7 +151,9 @@ def predict(
         c = constants[kind]
         chip = _chip(device, how, c.process)
         rows = np.flatnonzero(work.dtype == code)
-        if processor.is_processor(device):
+        if device.kind == "cpu":
+            from triosim.kernels.physical import processor  # which runs on other devices do not load
+
             part = work.take(rows)
             rate, bandwidth = c.reach * chip.peak, c.memory * chip.bandwidth
             seconds[rows], limit[rows] = processor.predict(

@@ -52,7 +52,7 @@ from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import _constants, processor
+from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.physical.stream import INLINE_ECC, delivered
 from triosim.kernels.work.gemm import Gemm, gemm
@@ -349,7 +349,9 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
         chip = silicon(device, "float32" if apart else DTYPES[code])
         own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
         rows = np.flatnonzero((work.dtype == code) & (loose == apart) & (work.tuned == tuned))
-        if processor.is_processor(device):
+        if device.kind == "cpu":
+            from triosim.kernels.physical import processor  # which runs on other devices do not load
+
             part = work.take(rows)
             rate, bandwidth = own.reach * chip.peak * chip.part, own.memory * chip.bandwidth
             seconds[rows], limit[rows] = processor.predict(part.flop(), part.bytes(), rate, bandwidth, own.launch_s)

@@ -15,14 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical.predicted import KernelPredictions
-
-
-def is_processor(device: Accelerator) -> bool:
-    """Whether kernels run on cores, one of which takes a kernel as a whole."""
-    return device.kind == "cpu"
 
 
 def predict(

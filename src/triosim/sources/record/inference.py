@@ -29,8 +29,10 @@ def inference_cases(sizes: SizeDraws) -> Iterator[Case]:
         sizes: makes tensors, and says how long a kernel may take; sizes of kernels are drawn apart from its own.
     """
     draws = Draws(sizes.longest_s)
-    for kernel in kernels(draws, RuntimeRates(sizes.rates.flop[torch.float32], sizes.rates.bytes)):
+    every = kernels(draws, RuntimeRates(sizes.rates.flop[torch.float32], sizes.rates.bytes))
+    while True:
         draws.longest_s = sizes.longest_s
+        kernel = next(every)
         (node,) = kernel.graph.network.operators
         if node.type in _CALLS:
             func, arguments = _CALLS[node.type]
