@@ -1,6 +1,6 @@
 """The file that keeps a calibration: what was measured, what was learned from it, and a check of both.
 
-JSON, schema ``triosim/calibration/1``.  ``samples`` are the measured kernels as columns, of which a column that is the
+JSON, schema ``triosim/calibration/2``.  ``samples`` are the measured kernels as columns, of which a column that is the
 same everywhere is one value; ``learned`` is what was fitted to them; ``golden`` are kernels with the seconds that this
 pack predicts, looked at whenever it is read.  Where the shipped constants have moved on since (``constants`` is their
 hash) everything is fitted anew from the samples.
