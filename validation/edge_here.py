@@ -1,4 +1,7 @@
-"""Networks on this machine's processor, predicted from kernels that were measured on it, and timed."""
+"""Networks on this machine's processor, predicted from kernels that were measured on it, and timed.
+
+Kernels and networks run on one thread, and both are timed by what that thread took.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import numpy as np
 from validation.edge_networks import NETWORKS, torch_step
 
 from triosim.sources.runtimes.onnx_file import inputs, onnx_text
-from triosim.sources.runtimes.onnx_runtime import OnnxRuntime
+from triosim.sources.runtimes.onnx_runtime import OnnxRuntime, typical
 
 RUNTIMES = ("onnxruntime", "torch")
 
@@ -82,19 +85,19 @@ def _with_onnx_runtime(content: bytes, given: dict[str, Any]) -> float:
 def _with_torch(run: Callable[[], Any]) -> Callable[[], float]:
     import torch
 
-    def median() -> float:
+    def taken() -> float:
         torch.set_num_threads(1)
         found: list[float] = []
         with torch.inference_mode():
             run()
             run()
             while len(found) < 30 and (len(found) < 5 or sum(found) < 1.0):
-                began = time.perf_counter()
+                began = time.thread_time()
                 run()
-                found.append(time.perf_counter() - began)
-        return float(np.median(found))
+                found.append(time.thread_time() - began)
+        return typical(found)
 
-    return median
+    return taken
 
 
 def _triosim(*words: str) -> str:

@@ -153,7 +153,7 @@ NETWORKS: dict[str, Callable[[], WrittenGraph]] = {
 
 
 def torch_step(graph: WrittenGraph) -> Callable[[], Any]:
-    """The network in eager PyTorch: called, it runs once."""
+    """The network in eager PyTorch: called, it runs once, and lets go of what nobody reads any more."""
     import torch
 
     random = np.random.default_rng(0)
@@ -164,12 +164,19 @@ def torch_step(graph: WrittenGraph) -> Callable[[], Any]:
             known[name] = torch.from_numpy(np.asarray(abs(drawn) + 0.05 if drawn.ndim == 1 else drawn, np.float32))
         elif tensor.constant and tensor.dtype == "float32":
             known[name] = float(graph.values[name][0])
-    steps = [(_FUNCTIONS[node.type](node, graph.values), node) for node in graph.network.operators]
+    kept = {*known, *graph.network.outputs}
+    last = {name: at for at, node in enumerate(graph.network.operators) for name in node.inputs if name not in kept}
+    steps = [
+        (_FUNCTIONS[node.type](node, graph.values), node, [name for name in node.inputs if last.get(name) == at])
+        for at, node in enumerate(graph.network.operators)
+    ]
 
     def run() -> Any:
         made = dict(known)
-        for function, node in steps:
+        for function, node, read in steps:
             made[node.outputs[0]] = function(*(made[name] for name in node.inputs if name in made))
+            for name in read:
+                made.pop(name, None)  # sizes are read too, and are no tensors
         return made[graph.network.outputs[0]]
 
     return run

@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_trace_gives_a_pack_and_a_table(made: tuple[Path, str]) -> None:
     path, out = made
     document = json.loads(path.read_text())
-    assert document["schema"] == "triosim/calibration/1"
+    assert document["schema"] == "triosim/calibration/2"
     assert document["provenance"]["trace"] == EXAMPLE.name
     assert re.search(r"^class +kernels +compute +memory +launch +before +after +interval$", out, re.MULTILINE)
     assert re.search(r"^matrix/simt +\d+ +x[\d.]+ ", out, re.MULTILINE)

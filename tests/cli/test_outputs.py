@@ -75,7 +75,7 @@ def test_a_recorded_trace_is_not_mixed_with_what_the_script_prints(tmp_path: Pat
 
 def test_a_calibration_goes_to_standard_output(tmp_path: Path) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "gpt-small-cpu.triosim"
-    assert json.loads(run("calibrate", example, "-o", "-").stdout)["schema"] == "triosim/calibration/1"
+    assert json.loads(run("calibrate", example, "-o", "-").stdout)["schema"] == "triosim/calibration/2"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class ChoiceSpace:
 
     def __post_init__(self) -> None:
         if not self.choices:
-            raise InputError("nothing is varied: name at least one choice and its values")
+            raise InputError("nothing is varied: name at least one size and its values, as --vary rows=8,16,32")
         for choice in self.choices:
             if not choice.values or len(set(choice.values)) < len(choice.values):
                 raise InputError(f"values of {choice.name} are {quoted(list(choice.values))}: give each once")

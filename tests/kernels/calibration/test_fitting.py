@@ -17,7 +17,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration import conformal, scalars, tiles
 from triosim.kernels.calibration.anchors import _SAME, REACH, Anchors
 from triosim.kernels.calibration.calibration import calibrated, same_figures
-from triosim.kernels.calibration.fitting import MeasuredKernels, different, learned, operator_name
+from triosim.kernels.calibration.fitting import MeasuredKernels, different, learned, operator_name, variants
 from triosim.kernels.physical.kinds import BY_NAME, RateFactors, shipped
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm, gemm
@@ -85,6 +85,39 @@ def test_a_measured_kernel_is_reproduced_and_one_far_away_is_left_to_the_model()
     far = gemm(2.0**60, 2.0**60, 2.0**60, "bfloat16")
     plain = GEMM.predict(far, H100, found.constants(GEMM)).seconds
     assert found.seconds(GEMM, far, H100)[0] == pytest.approx(plain, rel=0.05)
+
+
+def test_kernels_of_the_same_operator_are_nearer_than_others_of_its_size():
+    random = np.random.default_rng(0)
+    work = elementwise(0, 60)
+    names = tuple(random.choice(["aten::add", "aten::erf"], 60).tolist())
+    slow = np.array([name == "aten::erf" for name in names])
+    growing = np.where(slow, (work.read / 1e6) ** 0.3, (work.read / 1e6) ** -0.1)  # not one factor for all sizes
+    times = shipped(STREAM, work, H100).seconds * growing
+    (found,) = learned(STREAM, MeasuredKernels(work, times, names=names), H100)
+    assert found.anchors.apart > 0
+    assert found.after < 0.15
+    (mixed,) = learned(STREAM, MeasuredKernels(work, times), H100)
+    assert mixed.anchors.apart == 0
+    assert mixed.after > 2 * found.after
+    other = elementwise(1, 20)
+    expected = shipped(STREAM, other, H100).seconds * (other.read / 1e6) ** 0.3
+    assert mape(found.seconds(STREAM, other, H100, ["aten::erf"] * 20)[0], expected) < 0.15
+
+
+def test_the_largest_of_a_window_has_one_name_whether_its_place_is_asked_for_or_not():
+    assert operator_name("aten::max_pool2d_with_indices") == operator_name("aten::max_pool2d") == "max_pool2d"
+    assert operator_name(operator_name("aten::gelu_backward")) == "gelu backward", "a name stays as it is"
+
+
+def test_depthwise_convolutions_are_a_variant_of_their_own():
+    one = np.ones(2)
+    calls = ConvolutionCalls(
+        *(one * x for x in (1, 1, 1, 1, 28, 28, 28, 28, 3, 3, 1)), *(one > x for x in (0, 1, 1, 1, 1)),
+        one.astype(np.int8), one * 4, one > 1,
+    )  # fmt: skip
+    lone = replace(calls, groups=np.array([32.0, 1.0]))
+    assert variants(lone, ()) == ["3x3/1 of each channel", "3x3/1"]
 
 
 def test_two_kernels_move_no_factor_and_three_not_far():

@@ -82,6 +82,32 @@ def test_a_draft_has_the_shapes_that_onnx_infers() -> None:
             assert shape == tuple(graph.network.tensors[name.removesuffix("_0")].shape), model.graph.node
 
 
+def test_copies_of_a_network_read_inputs_of_their_own() -> None:
+    onnx = pytest.importorskip("onnx")
+    from triosim.sources.runtimes.onnx_file import inputs, onnx_text
+
+    net = GraphDraft()
+    graph = net.graph(net.same("Add", net.input("x", 1, 8), net.input("y", 1, 8)))
+    model = onnx.load_model_from_string(onnx_text(graph, 2))
+    given = inputs(graph, 2)
+    assert {one.name for one in model.graph.input} == set(given) == {"x", "x_1", "y", "y_1"}
+    assert [list(node.input) for node in model.graph.node] == [["x", "y"], ["x_1", "y_1"]]
+    assert not np.array_equal(given["x"], given["x_1"])
+    one = onnx.load_model_from_string(onnx_text(graph))
+    assert [one.name for one in one.graph.input] == ["x", "y"], "the names that the network has"
+
+
+def test_a_wait_is_not_an_operators() -> None:
+    """Two operators, three runs: undisturbed; with a wait between the operators; with a wait in the first one."""
+    from triosim.sources.runtimes.onnx_runtime import without_waits
+
+    seconds = np.array([[1.0, 1.0, 4.0], [2.0, 2.0, 2.0]])
+    found = without_waits(seconds, np.array([3.0, 9.0, 6.0]), np.array([3.0, 3.0, 3.0]))
+    assert found == pytest.approx(np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]))
+    always = without_waits(np.array([[10.0, 10.0]]), np.array([10.0, 10.0]), np.array([4.0, 4.0]))
+    assert always == pytest.approx(np.array([[4.0, 4.0]])), "no more than the thread worked"
+
+
 def test_kernels_are_the_same_each_time_and_of_every_kind() -> None:
     def drawn() -> list[KernelNetwork]:
         return list(islice(kernels(Draws(longest_s=1e-3), RuntimeRates(1e10, 1e10)), 200))

@@ -14,7 +14,7 @@ from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration import conformal, scalars
-from triosim.kernels.calibration.anchors import ALONE, REACHES, Anchors
+from triosim.kernels.calibration.anchors import ALONE, APARTS, REACHES, Anchors
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import KernelKind, RateFactors, Work
 from triosim.kernels.work.convolution import ConvolutionCalls
@@ -73,8 +73,9 @@ class ClassFit:
             names: the operator of each row, as :func:`operator_name` has it; none if not known.
         """
         seconds, limit = kind.predict(work, device, self.constants(kind))
-        added, distance = self.anchors.at(kind.shape(work))
-        return seconds * np.exp(added + _offsets(self.operators, variants(work, names), len(work))), limit, distance
+        of = variants(work, names)
+        added, distance = self.anchors.at(kind.shape(work), of)
+        return seconds * np.exp(added + _offsets(self.operators, of, len(work))), limit, distance
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,12 @@ class MeasuredKernels:
 
 
 def operator_name(name: str) -> str:
-    """An operator's name without what does not matter: ``"gelu"``, ``"gelu backward"``."""
+    """An operator's name without what does not matter: ``"gelu"``, ``"gelu backward"``.
+
+    PyTorch finds the places of the largest elements whether they are asked for or not: ``"max_pool2d"`` both times.
+    """
     base, backward = canonical(name)
+    base = base.removesuffix("_with_indices")
     return f"{base} backward" if backward else base
 
 
@@ -157,11 +162,16 @@ def learned(kind: KernelKind, measured: MeasuredKernels, device: Accelerator) ->
 
 
 def variants(work: Work, names: Sequence[str]) -> Sequence[str]:
-    """What each kernel's algorithm may depend on besides its sizes: the operator, and the window of a convolution."""
+    """What each kernel's algorithm may depend on besides its sizes: the operator, and the window of a convolution and
+    whether it sees each channel by itself."""
     if not isinstance(work, ConvolutionCalls):
         return names
     windows = zip(work.kernel_rows.tolist(), work.kernel_columns.tolist(), work.stride.tolist(), strict=True)
-    tags = [f"{rows:g}x{columns:g}/{stride:g}" for rows, columns, stride in windows]
+    lone = ((work.groups > 1) & (work.in_channels == 1)).tolist()
+    tags = [
+        f"{rows:g}x{columns:g}/{stride:g}{' of each channel' * alone}"
+        for (rows, columns, stride), alone in zip(windows, lone, strict=True)
+    ]
     return [f"{name} {tag}" for name, tag in zip(names, tags, strict=True)] if names else tags
 
 
@@ -186,27 +196,31 @@ def _learn(
         error = np.log(times / kind.predict(part, device, kind.scaled(constants, scalars.of_logs(logs))).seconds)
         of = [names[row] for row in rows.tolist()] if names else []
         offsets = _operators(of, error) if len(rows) >= FEWEST else {}
-        return logs, offsets, Anchors(shape[rows], error - _offsets(offsets, of, len(rows)))
+        return logs, offsets, Anchors(shape[rows], error - _offsets(offsets, of, len(rows)), names=tuple(of))
 
     logs, offsets, anchors = fitted(np.arange(len(work)))
     if len(work) < FEWEST:
         lone = replace(anchors, reach=ALONE)
         return ClassFit(kind.name, name, logs, menu, offsets, lone, None, 0.0, before, None)
-    left, apart = np.empty((len(REACHES), len(work))), np.empty(len(work))
+    tried = [(reach, apart) for apart in (APARTS if len(set(names)) > 1 else APARTS[:1]) for reach in REACHES]
+    left, distance = np.empty((len(tried), len(work))), np.empty((len(tried), len(work)))
     fold = np.random.default_rng(0).permutation(len(work)) % min(FOLDS, len(work))
     for one in range(int(fold.max()) + 1):
         out = np.flatnonzero(fold == one)
         others, known, near = fitted(np.flatnonzero(fold != one), logs)
         there = kind.predict(work.take(out), device, kind.scaled(constants, scalars.of_logs(others))).seconds
-        offsets_out = _offsets(known, [names[row] for row in out.tolist()] if names else [], len(out))
-        for i, reach in enumerate(REACHES):
-            added, apart[out] = replace(near, reach=reach).at(shape[out])
-            left[i, out] = np.log(seconds[out] / there) - offsets_out - added
+        of = [names[row] for row in out.tolist()] if names else []
+        for i, (reach, apart) in enumerate(tried):
+            added, distance[i, out] = replace(near, reach=reach, apart=apart).at(shape[out], of)
+            left[i, out] = np.log(seconds[out] / there) - _offsets(known, of, len(out)) - added
     best = int(np.argmin(np.mean(np.abs(left), axis=1)))
-    left, anchors = left[best], replace(anchors, reach=REACHES[best])
-    after = float(np.mean(np.abs(np.expm1(-left))))
-    typical = float(np.quantile(apart, 0.9))
-    return ClassFit(kind.name, name, logs, menu, offsets, anchors, conformal.half_width(left), typical, before, after)
+    reach, apart = tried[best]
+    after = float(np.mean(np.abs(np.expm1(-left[best]))))
+    typical = float(np.quantile(distance[best], 0.9))
+    anchors = replace(anchors, reach=reach, apart=apart)
+    return ClassFit(
+        kind.name, name, logs, menu, offsets, anchors, conformal.half_width(left[best]), typical, before, after
+    )
 
 
 def _operators(names: Sequence[str], error: NDArray[np.float64]) -> dict[str, float]:

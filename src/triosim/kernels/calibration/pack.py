@@ -1,6 +1,6 @@
 """The file that keeps a calibration: what was measured, what was learned from it, and a check of both.
 
-JSON, schema ``triosim/calibration/1``.  ``samples`` are the measured kernels as columns, of which a column that is the
+JSON, schema ``triosim/calibration/2``.  ``samples`` are the measured kernels as columns, of which a column that is the
 same everywhere is one value; ``learned`` is what was fitted to them; ``golden`` are kernels with the seconds that this
 pack predicts, looked at whenever it is read.  Where the shipped constants have moved on since (``constants`` is their
 hash) everything is fitted anew from the samples.
@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -28,13 +28,21 @@ from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import Anchors
 from triosim.kernels.calibration.calibration import Calibration, calibrated
-from triosim.kernels.calibration.fitting import ClassFit, MeasuredKernels, Menu, by_class, different
+from triosim.kernels.calibration.fitting import (
+    ClassFit,
+    MeasuredKernels,
+    Menu,
+    by_class,
+    different,
+    operator_name,
+    variants,
+)
 from triosim.kernels.pack import CALIBRATION
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind, RateFactors, Work
 from triosim.kernels.work import attention, moe, stream
 from triosim.sources.runtimes.rules import Fusion, RuntimeRules
 
-SCHEMA = f"{CALIBRATION}1"
+SCHEMA = f"{CALIBRATION}2"
 TOLERANCE = 1e-9
 """Relative difference of a golden prediction from which on a pack is refused: far above rounding, far below meaning."""
 _GOLDEN = (0.0, 0.5, 1.0)
@@ -170,7 +178,7 @@ def _short(x: float | bool) -> float | int | bool:
 def _learned_row(one: ClassFit) -> dict[str, Any]:
     return {
         "kind": one.kind, "class": one.name, "logs": one.logs.tolist(), "tiles": [list(tile) for tile in one.menu],
-        "operators": dict(one.operators), "reach": one.anchors.reach, "spread": one.spread,
+        "operators": dict(one.operators), "reach": one.anchors.reach, "apart": one.anchors.apart, "spread": one.spread,
         "typical": one.typical, "before": one.before, "after": one.after, "error": one.anchors.error.tolist(),
     }  # fmt: skip
 
@@ -239,16 +247,18 @@ def _parsed(document: dict[str, Any], name: str) -> CalibrationPack:
     )  # fmt: skip
     found = None if rules is None else _rules(rules)
     if document["schema"] != SCHEMA or document["constants"] != constants_version():
-        return CalibrationPack(calibrated(device, measured, drift), *about, refitted=True, rules=found)
-    works = {
-        (kind, BY_NAME[kind].classes[code]): one.work.take(rows)
-        for kind, one in measured.items()
-        for code, rows in by_class(BY_NAME[kind], one.work)
-    }
+        measured = {kind: replace(one, names=tuple(map(operator_name, one.names))) for kind, one in measured.items()}
+        return CalibrationPack(calibrated(device, measured, drift), measured, *about[1:], refitted=True, rules=found)
+    works, names = {}, {}
+    for kind, one in measured.items():
+        for code, rows in by_class(BY_NAME[kind], one.work):
+            key = kind, BY_NAME[kind].classes[code]
+            works[key] = one.work.take(rows)
+            names[key] = variants(works[key], [one.names[row] for row in rows.tolist()] if one.names else ())
     learned = {}
     for row in document["learned"]:
         key = str(row["kind"]), str(row["class"])
-        learned[key] = _learned(row, BY_NAME[key[0]].shape(works[key]))
+        learned[key] = _learned(row, BY_NAME[key[0]].shape(works[key]), names[key])
     calibration = Calibration(device, learned, drift)
     _check_golden(calibration, document["golden"], name)
     return CalibrationPack(calibration, *about, rules=found)
@@ -330,7 +340,7 @@ def _work(kind: KernelKind, columns: dict[str, Any], count: int, where: str) -> 
     return kind.work(*made)
 
 
-def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> ClassFit:
+def _learned(row: dict[str, Any], shape: NDArray[np.float64], names: Sequence[str]) -> ClassFit:
     where = f"class {quoted(row['class'])}"
     logs, error = _numbers(row["logs"], where), _numbers(row["error"], where)
     if len(logs) != len(fields(RateFactors)) or len(error) != len(shape):
@@ -341,10 +351,10 @@ def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> ClassFit:
             raise ValueError(f"{where} has {what} beyond a factor of exp({_MOST_LOG:g})")
     menu = _menu(row["tiles"], where)
     spread = None if row["spread"] is None else float(row["spread"])
-    reach = float(row["reach"])
-    if not reach > 0:
-        raise ValueError(f"{where} has a reach of {reach:g}")
-    anchors = Anchors(shape, error, reach)
+    reach, apart = float(row["reach"]), float(row["apart"])
+    if not (reach > 0 and 0 <= apart < math.inf):
+        raise ValueError(f"{where} has a reach of {reach:g} and operators {apart:g} apart")
+    anchors = Anchors(shape, error, reach, tuple(names), apart)
     return ClassFit(
         row["kind"], row["class"], logs, menu, operators, anchors, spread, float(row["typical"]),
         float(row["before"]), None if row["after"] is None else float(row["after"]),

@@ -349,6 +349,13 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
         chip = silicon(device, "float32" if apart else DTYPES[code])
         own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
         rows = np.flatnonzero((work.dtype == code) & (loose == apart) & (work.tuned == tuned))
+        if device.kind == "cpu":
+            from triosim.kernels.physical import processor  # which runs on other devices do not load
+
+            part = work.take(rows)
+            rate, bandwidth = own.reach * chip.peak * chip.part, own.memory * chip.bandwidth
+            seconds[rows], limit[rows] = processor.predict(part.flop(), part.bytes(), rate, bandwidth, own.launch_s)
+            continue
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def onnx_text(graph: WrittenGraph, copies: int = 1, seed: int = 0) -> bytes:
 
     Args:
         graph: of the network.
-        copies: how many of it, with weights of their own, beside each other: all read the same inputs.
+        copies: how many of it beside each other, with weights and inputs of their own.
         seed: of the weights.
 
     Raises:
@@ -34,7 +35,8 @@ def onnx_text(graph: WrittenGraph, copies: int = 1, seed: int = 0) -> bytes:
         raise InputError("writing ONNX files takes the package onnx: pip install 'triosim[onnx]'") from None
     network, random = graph.network, np.random.default_rng(seed)
     constants = [name for name, tensor in network.tensors.items() if tensor.constant]
-    kept = {*network.inputs, *graph.values}
+    given = set(network.inputs)
+    kept = {*given, *graph.values}
     nodes, initializers, outputs = [], [], []
     for name in graph.values:
         value = np.array(graph.values[name], _numpy(network.tensors[name].dtype)).reshape(network.tensors[name].shape)
@@ -42,6 +44,8 @@ def onnx_text(graph: WrittenGraph, copies: int = 1, seed: int = 0) -> bytes:
     for copy in range(copies):
 
         def own(name: str, copy: int = copy) -> str:
+            if name in given:
+                return input_of(name, copy)
             return name if name in kept or not name else f"{name}_{copy}"
 
         for name in constants:
@@ -51,25 +55,30 @@ def onnx_text(graph: WrittenGraph, copies: int = 1, seed: int = 0) -> bytes:
             reads, writes = ([own(name) for name in names] for names in (node.inputs, node.outputs))
             nodes.append(helper.make_node(node.type, reads, writes, name=own(node.name), **node.attributes))
         outputs += [_info(helper, own(name), network.tensors[name]) for name in network.outputs]
-    made = helper.make_graph(
-        nodes, "network", [_info(helper, name, network.tensors[name]) for name in network.inputs], outputs,
-        initializers,
-    )  # fmt: skip
+    every = product(network.inputs, range(copies))
+    asked = [_info(helper, input_of(name, copy), network.tensors[name]) for name, copy in every]
+    made = helper.make_graph(nodes, "network", asked, outputs, initializers)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="triosim")
     model.ir_version = IR
     content: bytes = model.SerializeToString()
     return content
 
 
-def inputs(graph: WrittenGraph, seed: int = 1) -> dict[str, NDArray[Any]]:
-    """Inputs for the network, by name: numbers around 0; whole ones are 0."""
+def input_of(name: str, copy: int) -> str:
+    """What the input of this name is called in a copy of the network."""
+    return f"{name}_{copy}" if copy else name
+
+
+def inputs(graph: WrittenGraph, copies: int = 1, seed: int = 1) -> dict[str, NDArray[Any]]:
+    """Inputs for all copies of the network, by name: numbers around 0; whole ones are 0."""
     random = np.random.default_rng(seed)
     found: dict[str, NDArray[Any]] = {}
-    for name in graph.network.inputs:
+    for name, copy in product(graph.network.inputs, range(copies)):
         tensor = graph.network.tensors[name]
         floating = tensor.dtype.startswith("float")
         shape = tuple(int(side) for side in tensor.shape)
-        found[name] = _drawn(tensor, random) / _SCALE if floating else np.zeros(shape, _numpy(tensor.dtype))
+        values = _drawn(tensor, random) / _SCALE if floating else np.zeros(shape, _numpy(tensor.dtype))
+        found[input_of(name, copy)] = values
     return found
 
 

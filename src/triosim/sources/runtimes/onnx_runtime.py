@@ -5,8 +5,11 @@ and the result of a lone convolution takes longer than many convolutions.  Its p
 whole microseconds, of which the mean over the faster half of many runs counts; what an operator takes beside its kernel
 is measured by a long chain of small ones.
 
-Where operators have weights, several copies with weights of their own stand beside each other, so that no run finds its
-weights in a cache where a network would not.
+With one thread a run is what the thread itself took.  The profiler's clock is that on the wall: what a run had to wait
+for the processor is taken from the operators that took longer in it than in other runs (:func:`without_waits`).
+
+Several copies with weights and inputs of their own stand beside each other, so that no run finds in a cache what it
+would not find there in a network.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core import guarded
 from triosim.core.errors import InputError
@@ -28,11 +32,14 @@ from triosim.sources.runtimes.onnx_file import inputs, onnx_text
 from triosim.sources.runtimes.runtime import Unsupported
 
 SETS_BYTES, MOST_SETS = 64 * 2**20, 8
-"""Bytes of the weights of all copies, as far as so many copies reach."""
+"""Bytes that all copies read, as far as so many copies reach."""
 FEWEST, MOST, ENOUGH_S = 5, 60, 0.08
 """A kernel runs so often; less often once all its runs have taken so long."""
 _WARM = 2
 _CHAIN = 200
+_NOTHING_S = 1e-12
+_LEAST_S = 100e-9
+"""No operator takes less: two hundred small ones in a chain took 190 ns each."""
 _MOVES = ("ReorderInput", "ReorderOutput")
 """What lays images out for operators before and after, and belongs to none."""
 
@@ -58,20 +65,20 @@ class OnnxRuntime:
         onnxruntime.set_default_logger_severity(4)
 
     def seconds(self, graph: WrittenGraph, beside: frozenset[str] = frozenset()) -> float:
-        weights = sum(
+        read = sum(
             4 * math.prod(tensor.shape)
             for name, tensor in graph.network.tensors.items()
-            if tensor.constant and name not in graph.values
+            if name in graph.network.inputs or (tensor.constant and name not in graph.values)
         )
-        copies = min(max(int(SETS_BYTES // weights), 1), MOST_SETS) if weights else 1
+        copies = min(max(int(SETS_BYTES // read), 1), MOST_SETS)
         nodes = [
             one
-            for one in self._profiled(onnx_text(graph, copies), graph)
+            for one in self._profiled(onnx_text(graph, copies), inputs(graph, copies))
             if one[0] not in beside and one[0] not in _MOVES
         ]
         if not nodes:
             raise Unsupported("nothing of it runs")
-        return sum(seconds + self._each_s for _, seconds in nodes) / copies
+        return sum(max(seconds + self._each_s, _LEAST_S) for _, seconds in nodes) / copies
 
     def call_s(self) -> float:
         """A call of a network of one small operator, less that operator."""
@@ -79,17 +86,20 @@ class OnnxRuntime:
         graph = net.graph(net.relu(net.input("x", 1, 8)))
         session = self._session(onnx_text(graph), None)
         given = inputs(graph)
-        whole = _typical(_timed(lambda: session.run(None, given), 400, 1.0))
+        whole = typical(self._timed(lambda: session.run(None, given), 400, 1.0))
         return max(whole - self.seconds(graph), 0.0)
 
     def whole_s(self, content: bytes, given: dict[str, Any], enough_s: float = 1.0) -> float:
-        """Median seconds of a call of a network, as a user would time it."""
+        """Seconds of a call of a network."""
         session = self._session(content, None)
-        return float(np.median(_timed(lambda: session.run(None, given), 50, enough_s)))
+        return typical(self._timed(lambda: session.run(None, given), 50, enough_s))
 
     @cached_property
     def _each_s(self) -> float:
-        """What an operator takes beside its kernel: a chain of small ones, of which none fuse."""
+        """What an operator takes beside what the profiler says: a chain of small ones, of which none fuse.
+
+        Below zero where the profiler itself takes longer than the way from one operator to the next.
+        """
         net = GraphDraft()
         x = net.input("x", 1, 64)
         for at in range(_CHAIN):
@@ -97,9 +107,9 @@ class OnnxRuntime:
         graph = net.graph(x)
         content, given = onnx_text(graph), inputs(graph)
         session = self._session(content, None)
-        whole = _typical(_timed(lambda: session.run(None, given), 60, 0.5))
-        kernels = self._profiled(content, graph)
-        return max((whole - sum(seconds for _, seconds in kernels)) / _CHAIN, 0.0)
+        whole = typical(self._timed(lambda: session.run(None, given), 60, 0.5))
+        kernels = self._profiled(content, given)
+        return (whole - sum(seconds for _, seconds in kernels)) / _CHAIN
 
     def _session(self, content: bytes, profile: Path | None) -> Any:
         options = self._ort.SessionOptions()
@@ -111,34 +121,68 @@ class OnnxRuntime:
         except Exception as error:  # its classes have no public base of their own
             raise Unsupported(str(error)[:200]) from None
 
-    def _profiled(self, content: bytes, graph: WrittenGraph) -> list[tuple[str, float]]:
+    def _profiled(self, content: bytes, given: dict[str, NDArray[Any]]) -> list[tuple[str, float]]:
         """Type and seconds of every operator that ran."""
-        given = inputs(graph)
+        whole: list[float] = []
+        own: list[float] = []
+
+        def run() -> None:
+            began, own_began = time.perf_counter(), self._clock()
+            session.run(None, given)
+            own.append(self._clock() - own_began)
+            whole.append(time.perf_counter() - began)
+
         with tempfile.TemporaryDirectory() as folder:
             session = self._session(content, Path(folder))
-            _timed(lambda: session.run(None, given), MOST, ENOUGH_S)
+            self._timed(run, MOST, ENOUGH_S)
             events = guarded.values(Path(session.end_profiling()), ".json")
         found: dict[str, tuple[str, list[float]]] = {}
         for event in events:
             if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
                 args = event["args"]
                 found.setdefault(args["node_index"], (args["op_name"], []))[1].append(event["dur"] * 1e-6)
-        return [(kind, _typical(seconds[_WARM:])) for kind, seconds in found.values()]
+        if not found:
+            return []
+        seconds = without_waits(np.array([each for _, each in found.values()]), np.array(whole), np.array(own))
+        return [(kind, typical(row[_WARM:])) for (kind, _), row in zip(found.values(), seconds, strict=True)]
+
+    def _clock(self) -> float:
+        """Seconds: the thread's own where it does all by itself."""
+        return time.thread_time() if self.threads == 1 else time.perf_counter()
+
+    def _timed(self, run: Callable[[], Any], most: int, enough_s: float) -> list[float]:
+        """Seconds of each run, after some to get warm."""
+        for _ in range(_WARM):
+            run()
+        found: list[float] = []
+        while len(found) < most and (len(found) < FEWEST or sum(found) < enough_s):
+            began = self._clock()
+            run()
+            found.append(self._clock() - began)
+        return found
 
 
-def _timed(run: Callable[[], Any], most: int, enough_s: float) -> list[float]:
-    """Seconds of each run, after some to get warm."""
-    for _ in range(_WARM):
-        run()
-    found: list[float] = []
-    while len(found) < most and (len(found) < FEWEST or sum(found) < enough_s):
-        began = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - began)
-    return found
+def without_waits(
+    seconds: NDArray[np.float64], whole: NDArray[np.float64], own: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What operators took themselves, given what whole runs of them took and how much of that the thread worked.
+
+    Args:
+        seconds: of each operator in each run by the clock on the wall, shape ``(operators, runs)``.
+        whole: of each run by that clock, shape ``(runs,)``.
+        own: of each run by the thread's clock, shape ``(runs,)``.
+
+    Returns:
+        As ``seconds``.  A wait is taken from the operators by how much longer they took than in their fastest run;
+        together they do not take more than the thread did.
+    """
+    longer = seconds - seconds.min(axis=1, keepdims=True)
+    most = longer.sum(axis=0)
+    rest = seconds - longer * (np.clip(whole - own, 0.0, most) / np.maximum(most, _NOTHING_S))
+    return np.asarray(rest * np.minimum(own / np.maximum(rest.sum(axis=0), _NOTHING_S), 1.0))
 
 
-def _typical(seconds: list[float]) -> float:
+def typical(seconds: Sequence[float] | NDArray[np.float64]) -> float:
     """Mean of the faster half but the very fastest: what else a machine does only adds to a time."""
-    ordered = np.sort(np.array(seconds))
+    ordered = np.sort(np.asarray(seconds))
     return float(ordered[len(ordered) // 8 : len(ordered) // 2 + 1].mean())
