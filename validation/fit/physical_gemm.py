@@ -38,7 +38,16 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._constants import SCHEMA
-from triosim.kernels.physical.gemm import ENGINES, GemmConstants, Menu, Steps, family_of, generation_of, load, predict
+from triosim.kernels.physical.gemm import (
+    ENGINES,
+    Dispatch,
+    GemmConstants,
+    Menu,
+    family_of,
+    generation_of,
+    load,
+    predict,
+)
 from triosim.kernels.work.gemm import Gemm, gemm
 
 TARGET = Path(__file__).resolve().parents[2] / "src" / "triosim" / "kernels" / "data" / "physical" / "gemm.json"
@@ -164,9 +173,20 @@ def even(rows: Rows, count: int = ROWS_PER_DEVICE, seed: int = 0) -> Rows:
 _TENSOR_MENU: Menu = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (64, 256),
 )  # fmt: skip
-_SGLANG: Steps = ((256.0, (64, 64)), (math.inf, (128, 128)))
-"""Tiles that SGLang's kernel for fp8 takes on compute capability 9.0 by the rows (sgl-kernel/csrc/gemm/
-fp8_gemm_kernel.cu, ``sm90_fp8_dispatch_shape``); taken to hold for 10.x too, whose tiles go by rows as well."""
+_ANY = math.inf
+_SGLANG: dict[str, Dispatch] = {
+    "sync GDDR": (
+        (1, 8192, (16, 64)), (1, _ANY, (32, 64)), (16, 8192, (16, 64)), (16, 16384, (32, 64)), (16, _ANY, (16, 64)),
+        (64, 16384, (32, 64)), (64, _ANY, (16, 64)), (128, 16384, (64, 64)), (128, _ANY, (32, 64)),
+        (256, 8192, (128, 64)), (256, 16384, (64, 128)), (256, _ANY, (128, 64)), (_ANY, _ANY, (128, 128)),
+    ),
+    "wgmma": ((256, _ANY, (64, 64)), (_ANY, _ANY, (128, 128))),
+    "tcgen05": ((64, _ANY, (64, 64)), (256, _ANY, (64, 128)), (_ANY, _ANY, (128, 128))),
+    "sync12 GDDR": ((128, _ANY, (128, 128)), (_ANY, _ANY, (256, 128))),
+}  # fmt: skip
+"""Tiles that SGLang's kernels for fp8 take by rows and columns (sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu, ``sm89_``,
+``sm90_``, ``sm100_`` and ``sm120_fp8_dispatch_shape``), none of which splits the sum.  Above 64 rows those of compute
+capability 10 are of two compute units, half of the rows each."""
 _SIMT_MENU: Menu = ((128, 128), (64, 128), (32, 128), (128, 32), (64, 64), (32, 64), (32, 32))
 """Tiles of float32 kernels of cuBLAS with one operand transposed, as linear layers call them: all that Volta's,
 Turing's and Ampere's libraries have."""
@@ -427,8 +447,8 @@ def boost() -> float:
 def begin(engine: str, wider: GemmConstants) -> GemmConstants:
     """Where the fit of a narrower engine begins, and what it is drawn towards: the constants of ``wider``."""
     joule = wider.joule * (1.0 if engine == "tuned" else HALF)
-    steps = (("wgmma", _SGLANG), ("tcgen05", _SGLANG)) if engine == "narrow" else ()
-    return replace(wider, joule=joule, generations=(), by_rows=steps)
+    known = tuple(_SGLANG.items()) if engine == "narrow" else ()
+    return replace(wider, joule=joule, generations=(), dispatches=known)
 
 
 def how(engine: str) -> dict[str, Any]:
@@ -575,6 +595,10 @@ def table(judged: dict[str, dict[str, Judged]]) -> str:
     return "\n".join(lines)
 
 
+def _bound(size: float) -> float | None:
+    return None if math.isinf(size) else size
+
+
 def _round(x: float) -> float:
     return float(f"{x:.4g}")
 
@@ -654,10 +678,10 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
                      for one, factors in constants[engine].generations}
             for engine in ENGINES if constants[engine].generations
         },
-        "by_rows": {
-            engine: {one: [[None if math.isinf(rows) else rows, tile] for rows, tile in steps]
-                     for one, steps in constants[engine].by_rows}
-            for engine in ENGINES if constants[engine].by_rows
+        "dispatches": {
+            engine: {one: [[_bound(rows), _bound(columns), tile] for rows, columns, tile in rules]
+                     for one, rules in constants[engine].dispatches}
+            for engine in ENGINES if constants[engine].dispatches
         },
         "spread": spread,
         "provenance": {

@@ -13,10 +13,10 @@ summed dimension (split-K)::
     chain    e = (k/s) latency                                   steps along k follow one another
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
-and the library is taken to choose the tile and the split that are fastest, unless it is known to take a tile by the
-rows alone (``by_rows``).  Some libraries have few tiles for products in batches, and split the sum only where few
-blocks would run otherwise (``split_under``).  Large products are bound by power, not by the peak: clock and voltage
-fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the TDP::
+and the library is taken to choose the tile and the split that are fastest, unless it is known which tile it takes by
+rows and columns (``dispatches``), and splits nothing.  Some libraries have few tiles for products in batches, and split
+the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by power, not by the
+peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the TDP::
 
     watts     = joule reach peak                          at the full clock; joules per FLOP as below
     clock     = law.free_clock((limit TDP - static) / watts)
@@ -72,8 +72,8 @@ Menu = tuple[tuple[int, int], ...]
 """Tiles, rows times columns of C, that a library has."""
 
 
-Steps = tuple[tuple[float, tuple[int, int]], ...]
-"""The tile that a library takes up to so many rows, without looking at anything else and without split-K."""
+Dispatch = tuple[tuple[float, float, tuple[int, int]], ...]
+"""The tile that a library takes up to so many rows and columns, the first that fits, without split-K."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class GemmConstants:
     library has some of their tiles, and the time is the mean of what each tile gives.  ``host_s`` and
     ``host_batched_s``, time of the host that isolated measurements hold, are left out by :func:`predict`.
 
-    ``generations`` has factors on constants by generation of matrix units (:func:`generation_of`), ``by_rows`` the
-    :data:`Steps` of those whose library has them, and ``steps`` those of the one in question (:meth:`on`).
+    ``generations`` has factors on constants by generation of matrix units (:func:`generation_of`), ``dispatches`` the
+    :data:`Dispatch` of those whose library has one, and ``dispatch`` that of the one in question (:meth:`on`).
     """
 
     launch_s: float
@@ -119,15 +119,15 @@ class GemmConstants:
     menus_batched: tuple[Menu, ...]
     families: tuple[tuple[str, int], ...] = ()
     generations: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
-    by_rows: tuple[tuple[str, Steps], ...] = ()
-    steps: Steps = ()
+    dispatches: tuple[tuple[str, Dispatch], ...] = ()
+    dispatch: Dispatch = ()
     boost: float = 1.0
 
     def on(self, generation: str) -> GemmConstants:
         """The constants of a generation of matrix units, those of all where it was not measured."""
         factors = dict(self.generations).get(generation, ())
         found: dict[str, Any] = {name: getattr(self, name) * factor for name, factor in factors}
-        return replace(self, generations=(), steps=dict(self.by_rows).get(generation, ()), **found)
+        return replace(self, generations=(), dispatch=dict(self.dispatches).get(generation, ()), **found)
 
     def library(self, family: str, batched: bool) -> tuple[Menu, ...]:
         """Menus that the library of an architecture may have, each as likely as the others."""
@@ -328,7 +328,7 @@ def most(device: Accelerator, dtype: str, engine: str) -> float:
     own = load().constants[engine].on(generation_of(device))
     one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
     tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
-    tiles |= {tile for _, tile in own.steps}
+    tiles |= {tile for _, _, tile in own.dispatch}
     return chip.units * max(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles)
 
 
@@ -382,8 +382,8 @@ def _seconds(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: fl
     """Time of each product, and what binds it."""
     call = _call(work, chip, c, reference)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
-    if c.steps:
-        single = many = (tuple(tile for _, tile in c.steps),)
+    if c.dispatch:
+        single = many = (tuple(sorted({tile for _, _, tile in c.dispatch})),)
     best, compute, memory = _over_menus(work, chip, c, call, single)
     batched = work.batch > 1
     if batched.any() and many != single:
@@ -417,17 +417,24 @@ def _fastest(
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
-    lowest = dict(zip((tile for _, tile in c.steps), (0.0, *(rows for rows, _ in c.steps)), strict=False))
-    highest = {tile: rows for rows, tile in c.steps}
-    for tile in menu:
+    taken = _taken(work, c.dispatch, menu)
+    for at, tile in enumerate(menu):
         for total, of_compute, of_memory in _tile(work, chip, c, call, *tile):
             better = total < best
-            if c.steps:
-                better &= (work.m > lowest[tile]) & (work.m <= highest[tile])
+            if c.dispatch:
+                better &= taken == at
             np.copyto(best, total, where=better)
             np.copyto(compute, of_compute, where=better)
             np.copyto(memory, of_memory, where=better)
     return best, compute, memory
+
+
+def _taken(work: Gemm, dispatch: Dispatch, menu: Menu) -> NDArray[np.int8]:
+    """Which tile of a menu a library takes of each product."""
+    found = np.full(len(work), -1, np.int8)
+    for rows, columns, tile in reversed(dispatch):
+        found[(work.m <= rows) & (work.n <= columns)] = menu.index(tile)
+    return found
 
 
 @dataclass(frozen=True)
@@ -504,7 +511,7 @@ def _tile(
     room = max(c.resident, 1.0) * chip.units / blocks
     parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(room, work.k / 64.0), 1.0, 32.0))))
     parts = np.where(blocks < c.split_under * chip.units, parts, 1.0)
-    for split in (None,) if c.steps else (None, parts):
+    for split in (None,) if c.dispatch else (None, parts):
         if split is None:
             u, k = blocks / chip.units, work.k
         else:
@@ -565,7 +572,7 @@ def load() -> FittedGemm:
     found = _constants.document("gemm")
     constants = {
         name: constants_of(
-            row, found["menus"][name], found["generations"].get(name, {}), found["by_rows"].get(name, {})
+            row, found["menus"][name], found["generations"].get(name, {}), found["dispatches"].get(name, {})
         )
         for name, row in found["constants"].items()
     }
@@ -580,20 +587,24 @@ def constants_of(
     row: Mapping[str, float],
     menus: Mapping[str, Any],
     generations: Mapping[str, Mapping[str, float]],
-    by_rows: Mapping[str, list[Any]],
+    dispatches: Mapping[str, list[Any]],
 ) -> GemmConstants:
     """Constants from their rows in the file."""
     numbers: dict[str, Any] = {f.name: float(row[f.name]) for f in fields(GemmConstants) if f.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
     families = tuple((str(name), int(at)) for name, at in menus["families"].items())
     factors = tuple((str(name), tuple(sorted(each.items()))) for name, each in generations.items())
-    steps = tuple(
-        (str(name), tuple((math.inf if rows is None else float(rows), (int(tm), int(tn))) for rows, (tm, tn) in each))
-        for name, each in by_rows.items()
+    known = tuple(
+        (str(name), tuple((_bound(rows), _bound(columns), (int(tm), int(tn))) for rows, columns, (tm, tn) in each))
+        for name, each in dispatches.items()
     )
     return GemmConstants(
-        **numbers, menus=one, menus_batched=many, families=families, generations=factors, by_rows=steps
+        **numbers, menus=one, menus_batched=many, families=families, generations=factors, dispatches=known
     )
+
+
+def _bound(size: float | None) -> float:
+    return math.inf if size is None else float(size)
 
 
 def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:
