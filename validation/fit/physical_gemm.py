@@ -175,14 +175,16 @@ _TENSOR_MENU: Menu = (
 )  # fmt: skip
 _ANY = math.inf
 _SGLANG: dict[str, Dispatch] = {
-    "sync GDDR": (
+    "sync GDDR": Dispatch((
         (1, 8192, (16, 64)), (1, _ANY, (32, 64)), (16, 8192, (16, 64)), (16, 16384, (32, 64)), (16, _ANY, (16, 64)),
         (64, 16384, (32, 64)), (64, _ANY, (16, 64)), (128, 16384, (64, 64)), (128, _ANY, (32, 64)),
         (256, 8192, (128, 64)), (256, 16384, (64, 128)), (256, _ANY, (128, 64)), (_ANY, _ANY, (128, 128)),
+    ), down=True, fills=False),
+    "wgmma": Dispatch(((256, _ANY, (64, 64)), (_ANY, _ANY, (128, 128))), down=False, fills=True),
+    "tcgen05": Dispatch(
+        ((64, _ANY, (64, 64)), (256, _ANY, (64, 128)), (_ANY, _ANY, (128, 128))), down=False, fills=False
     ),
-    "wgmma": ((256, _ANY, (64, 64)), (_ANY, _ANY, (128, 128))),
-    "tcgen05": ((64, _ANY, (64, 64)), (256, _ANY, (64, 128)), (_ANY, _ANY, (128, 128))),
-    "sync12 GDDR": ((128, _ANY, (128, 128)), (_ANY, _ANY, (256, 128))),
+    "sync12 GDDR": Dispatch(((128, _ANY, (128, 128)), (_ANY, _ANY, (256, 128))), down=False, fills=False),
 }  # fmt: skip
 """Tiles that SGLang's kernels for fp8 take by rows and columns (sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu, ``sm89_``,
 ``sm90_``, ``sm100_`` and ``sm120_fp8_dispatch_shape``), none of which splits the sum.  Above 64 rows those of compute
@@ -201,7 +203,7 @@ _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper":
 TENSOR = GemmConstants(
     launch_s=2.4e-6, pace=1.0, prologue_s=0.25e-6, reach=0.9, joule=2.4e-12, process=0.7, width=0.4, growth=1.0,
     scales=1.0, knee=6.0, tile=30.0, banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.1667,
-    latency_s=1.1e-9, stream=1.0, epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55,
+    latency_s=1.1e-9, stream=1.0, epilogue=1.3, fill_s=0.08e-9, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55,
     host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
 """Where the fit of 16-bit products begins, and what it is drawn towards.
@@ -240,7 +242,7 @@ def simt(devices: Sequence[str]) -> GemmConstants:
 
 WIDTHS = {
     "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.03, "joule": 0.2, "width": 0.1, "tile": 0.7, "memory": 0.1,
-    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "split_s": 0.7, "cast_s": 0.7,
+    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "fill_s": 0.7, "split_s": 0.7, "cast_s": 0.7,
     "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
 }  # fmt: skip
 """Standard deviation of a constant's logarithm about its prior."""
@@ -254,10 +256,10 @@ STRENGTH = 0.005
 """Weight of the priors: one deviation costs as much as this logarithmic error in every row."""
 
 FREE = {
-    "tensor": tuple(n for n in WIDTHS if n not in ("cast_s", "cast_rate", "host_s", "host_batched_s")),
+    "tensor": tuple(n for n in WIDTHS if n not in ("fill_s", "cast_s", "cast_rate", "host_s", "host_batched_s")),
     "narrow": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
-    "tuned": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
-    "fourbit": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s", "width")),
+    "tuned": tuple(n for n in WIDTHS if n not in ("fill_s", "host_s", "host_batched_s")),
+    "fourbit": tuple(n for n in WIDTHS if n not in ("fill_s", "host_s", "host_batched_s", "width")),
     "simt": ("memory", "host_s", "host_batched_s"),
 }
 
@@ -634,6 +636,7 @@ MEANING = {
     "latency_s": ("s at 1.8 GHz", "one step along the summed dimension"),
     "stream": ("1", "how far blocks stream into freed units: 0 whole waves, infinite no waves"),
     "epilogue": ("1", "stores of C, times 64 bytes per cycle and unit"),
+    "fill_s": ("s at 1.8 GHz", "fill of a row beyond the end of A, for each term of the sum"),
     "split_s": ("s at 1.8 GHz", "kernel that adds the partial sums of split-K"),
     "split_under": ("1", "blocks per unit below which libraries split the sum"),
     "cast_s": ("s at 1.8 GHz", "kernel that casts A"),
@@ -679,8 +682,9 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
             for engine in ENGINES if constants[engine].generations
         },
         "dispatches": {
-            engine: {one: [[_bound(rows), _bound(columns), tile] for rows, columns, tile in rules]
-                     for one, rules in constants[engine].dispatches}
+            engine: {one: {"tiles": [[_bound(rows), _bound(columns), tile] for rows, columns, tile in known.tiles],
+                           "down": known.down, "fills": known.fills}
+                     for one, known in constants[engine].dispatches}
             for engine in ENGINES if constants[engine].dispatches
         },
         "spread": spread,

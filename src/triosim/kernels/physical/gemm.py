@@ -16,7 +16,8 @@ summed dimension (split-K)::
 and the library is taken to choose the tile and the split that are fastest, unless it is known which tile it takes by
 rows and columns (``dispatches``), and splits nothing.  Some libraries have few tiles for products in batches, and split
 the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by power, not by the
-peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the TDP::
+peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the
+TDP::
 
     watts     = joule reach peak                          at the full clock; joules per FLOP as below
     clock     = law.free_clock((limit TDP - static) / watts)
@@ -72,8 +73,22 @@ Menu = tuple[tuple[int, int], ...]
 """Tiles, rows times columns of C, that a library has."""
 
 
-Dispatch = tuple[tuple[float, float, tuple[int, int]], ...]
-"""The tile that a library takes up to so many rows and columns, the first that fits, without split-K."""
+@dataclass(frozen=True)
+class Dispatch:
+    """Of a library that is known to look at rows and columns alone: which tile it takes, and in which order they run.
+
+    Tiles run one line after another: all of one operand is read for as many lines of the other as run at one time,
+    again and again where the cache does not hold it.
+
+    Attributes:
+        tiles: each up to so many rows and columns, the first that fits, without split-K.
+        down: whether lines run down the rows always, or else along the side that has fewer tiles.
+        fills: whether loads fill rows beyond the end of A with zeros, which takes time (``fill_s``).
+    """
+
+    tiles: tuple[tuple[float, float, tuple[int, int]], ...]
+    down: bool
+    fills: bool
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,7 @@ class GemmConstants:
     latency_s: float
     stream: float
     epilogue: float
+    fill_s: float
     split_s: float
     split_under: float
     cast_s: float
@@ -120,14 +136,14 @@ class GemmConstants:
     families: tuple[tuple[str, int], ...] = ()
     generations: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
     dispatches: tuple[tuple[str, Dispatch], ...] = ()
-    dispatch: Dispatch = ()
+    dispatch: Dispatch | None = None
     boost: float = 1.0
 
     def on(self, generation: str) -> GemmConstants:
         """The constants of a generation of matrix units, those of all where it was not measured."""
         factors = dict(self.generations).get(generation, ())
         found: dict[str, Any] = {name: getattr(self, name) * factor for name, factor in factors}
-        return replace(self, generations=(), dispatch=dict(self.dispatches).get(generation, ()), **found)
+        return replace(self, generations=(), dispatch=dict(self.dispatches).get(generation), **found)
 
     def library(self, family: str, batched: bool) -> tuple[Menu, ...]:
         """Menus that the library of an architecture may have, each as likely as the others."""
@@ -328,7 +344,7 @@ def most(device: Accelerator, dtype: str, engine: str) -> float:
     own = load().constants[engine].on(generation_of(device))
     one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
     tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
-    tiles |= {tile for _, _, tile in own.dispatch}
+    tiles |= {tile for _, _, tile in own.dispatch.tiles} if own.dispatch else set()
     return chip.units * max(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles)
 
 
@@ -383,7 +399,7 @@ def _seconds(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: fl
     call = _call(work, chip, c, reference)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
     if c.dispatch:
-        single = many = (tuple(sorted({tile for _, _, tile in c.dispatch})),)
+        single = many = (tuple(sorted({tile for _, _, tile in c.dispatch.tiles})),)
     best, compute, memory = _over_menus(work, chip, c, call, single)
     batched = work.batch > 1
     if batched.any() and many != single:
@@ -417,11 +433,11 @@ def _fastest(
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
-    taken = _taken(work, c.dispatch, menu)
+    taken = _taken(work, c.dispatch, menu) if c.dispatch else None
     for at, tile in enumerate(menu):
         for total, of_compute, of_memory in _tile(work, chip, c, call, *tile):
             better = total < best
-            if c.dispatch:
+            if taken is not None:
                 better &= taken == at
             np.copyto(best, total, where=better)
             np.copyto(compute, of_compute, where=better)
@@ -432,7 +448,7 @@ def _fastest(
 def _taken(work: Gemm, dispatch: Dispatch, menu: Menu) -> NDArray[np.int8]:
     """Which tile of a menu a library takes of each product."""
     found = np.full(len(work), -1, np.int8)
-    for rows, columns, tile in reversed(dispatch):
+    for rows, columns, tile in reversed(dispatch.tiles):
         found[(work.m <= rows) & (work.n <= columns)] = menu.index(tile)
     return found
 
@@ -502,11 +518,13 @@ def _tile(
     of_tile: float | NDArray = _step(call, c, tm, tn, 1.0)
     if call.sparsity > 1 and work.sparse.any():
         of_tile = np.where(work.sparse, _step(call, c, tm, tn, call.sparsity), of_tile)
+    if c.dispatch and c.dispatch.fills:
+        beyond = np.where(down > 1, down * tm - work.m, 0.0) * (c.fill_s * speed)
+        of_tile = of_tile + np.maximum(beyond - of_tile, 0.0) / np.maximum(down, 1.0)
     held = max(math.floor(c.resident * _BLOCK / (tm * tn)), 1)
-    group = max(np.sqrt(chip.units * tn / tm), 1.0)  # tiles down that run at one time, so that the group is square
-    again_a = call.lose_a * np.maximum(np.ceil(across * group / chip.units) - 1, 0)
-    again_b = call.lose_b * np.maximum(np.ceil(down / group) - 1, 0)
-    traffic = call.miss * (call.a + call.b + call.c) + call.a * again_a + call.b * again_b
+    again_a, again_b = _again(down, across, chip.units, tm, tn, c.dispatch)
+    again = call.a * call.lose_a * again_a + call.b * call.lose_b * again_b
+    traffic = call.miss * (call.a + call.b + call.c) + again
     stores = tm * tn * work.c_bytes / (c.epilogue * 64.0 * chip.clock)
     room = max(c.resident, 1.0) * chip.units / blocks
     parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(room, work.k / 64.0), 1.0, 32.0))))
@@ -529,6 +547,19 @@ def _tile(
             sums = sums / (_CACHE_OVER_MEMORY * c.memory * chip.bandwidth)
             total = np.where(split > 1.0, total + c.split_s * speed + sums, np.inf)
         yield total, compute, memory
+
+
+def _again(
+    down: NDArray, across: NDArray, units: float, tm: int, tn: int, dispatch: Dispatch | None
+) -> tuple[NDArray, NDArray]:
+    """How often A and B are read again: tiles that run at one time are a square, or lines (:class:`Dispatch`)."""
+    if dispatch is None:
+        group = max(np.sqrt(units * tn / tm), 1.0)  # tiles down
+        return np.maximum(np.ceil(across * group / units) - 1, 0), np.maximum(np.ceil(down / group) - 1, 0)
+    columns = (across > down) | dispatch.down
+    a = np.ceil(across * np.minimum(down, units) / units) - 1
+    b = np.ceil(down * np.minimum(across, units) / units) - 1
+    return np.where(columns, np.maximum(a, 0), 0.0), np.where(columns, 0.0, np.maximum(b, 0))
 
 
 def _step(call: _Call, c: GemmConstants, tm: int, tn: int, faster: float) -> float:
@@ -587,20 +618,22 @@ def constants_of(
     row: Mapping[str, float],
     menus: Mapping[str, Any],
     generations: Mapping[str, Mapping[str, float]],
-    dispatches: Mapping[str, list[Any]],
+    dispatches: Mapping[str, Mapping[str, Any]],
 ) -> GemmConstants:
     """Constants from their rows in the file."""
     numbers: dict[str, Any] = {f.name: float(row[f.name]) for f in fields(GemmConstants) if f.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
     families = tuple((str(name), int(at)) for name, at in menus["families"].items())
     factors = tuple((str(name), tuple(sorted(each.items()))) for name, each in generations.items())
-    known = tuple(
-        (str(name), tuple((_bound(rows), _bound(columns), (int(tm), int(tn))) for rows, columns, (tm, tn) in each))
-        for name, each in dispatches.items()
-    )
+    known = tuple((str(name), _dispatch(each)) for name, each in dispatches.items())
     return GemmConstants(
         **numbers, menus=one, menus_batched=many, families=families, generations=factors, dispatches=known
     )
+
+
+def _dispatch(row: Mapping[str, Any]) -> Dispatch:
+    tiles = tuple((_bound(rows), _bound(columns), (int(tm), int(tn))) for rows, columns, (tm, tn) in row["tiles"])
+    return Dispatch(tiles, bool(row["down"]), bool(row["fills"]))
 
 
 def _bound(size: float | None) -> float:
