@@ -7,7 +7,8 @@ summed dimension (split-K)::
     blocks   u = ceil(m/tm) ceil(n/tn) batch s / units           thread blocks per compute unit
     waves    w = ceil(u) where blocks wait for one another, less where they stream into freed units
     rounds   q = max(w / r, 1)                                   sets of blocks, one after another
-    compute  c = 2 tm tn / (sustained / units * eff)             one step along k; eff grows with tm tn / (tm + tn)
+    compute  c = 2 tm tn / (sustained / units * eff)             one step along k; eff grows with tm tn / (tm + tn);
+                                                                 less where few units work, whose power binds less
     steps    l = (k/s) max(w c, q (c + step))                    what a step waits for is hidden by other blocks only
     memory   d = (operands, again where the cache loses them, + C) / (bandwidth * min(1, concurrency u))
     chain    e = (k/s) latency                                   steps along k follow one another
@@ -457,7 +458,8 @@ def _taken(work: Gemm, dispatch: Dispatch, menu: Menu) -> NDArray[np.int8]:
 class _Call:
     """What does not depend on the tile."""
 
-    rate: float  # FLOP/s of one unit
+    rate: float  # FLOP/s of one unit where all work
+    apart: NDArray  # time of a step over that, where parts of the units work (_PARTS)
     tile: float  # tm tn / (tm + tn) at which a tile reaches half
     best: float  # what a tile can reach at best
     sparsity: float  # how much faster products are of which two elements in four are left out
@@ -482,7 +484,19 @@ def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float
     if halved(chip, reference):
         tile, best = tile * chip.at_16_bits / (HALVED * reference), 1.0
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
-    return _Call(rate, tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+    return _Call(rate, _apart(chip, c, reference), tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+
+
+_PARTS = np.geomspace(1 / 256, 1.0, 33)
+"""Parts of a device's units that work."""
+
+
+def _apart(chip: DeviceParameters, c: GemmConstants, reference: float) -> NDArray[np.float64]:
+    """Time of a step where a part of the units works (:data:`_PARTS`), over that where all do: power binds less."""
+    if halved(chip, reference):
+        return np.ones(len(_PARTS))
+    rates = governed(chip, c.reach * chip.peak * _PARTS, joules(chip, c, reference), c)
+    return rates[-1] * _PARTS / rates
 
 
 def _kept(item: NDArray) -> NDArray:
@@ -537,7 +551,8 @@ def _tile(
         whole = np.ceil(u)
         waves = np.where(u > held, (whole + c.stream * u) / (1.0 + c.stream), whole)
         rounds = np.maximum(waves / held, 1.0)
-        compute = k * np.maximum(waves * of_tile, rounds * (of_tile + c.step / chip.clock))
+        step = of_tile if u.min() >= 1 else of_tile * np.interp(u, _PARTS, call.apart)
+        compute = k * np.maximum(waves * step, rounds * (step + c.step / chip.clock))
         memory = traffic / (c.memory * chip.bandwidth * np.minimum(1.0, c.concurrency * u))
         chain = k * (c.latency_s * speed)
         joined = np.sqrt(np.sqrt((compute * compute) ** 2 + (memory * memory) ** 2 + (chain * chain) ** 2))
