@@ -188,7 +188,11 @@ _SGLANG: dict[str, Dispatch] = {
 }  # fmt: skip
 """Tiles that SGLang's kernels for fp8 take by rows and columns (sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu, ``sm89_``,
 ``sm90_``, ``sm100_`` and ``sm120_fp8_dispatch_shape``), none of which splits the sum.  Above 64 rows those of compute
-capability 10 are of two compute units, half of the rows each."""
+capability 10 are of two compute units, half of the rows each.  Before Hopper blocks are numbered down the rows
+(``GemmIdentityThreadblockSwizzle``), since then persistent ones go along the side of fewer tiles (CUTLASS,
+``get_rasterization_order``, with a swizzle of 1).  The same product of Hopper's takes twice as long with 513 rows as
+with 512, 1.6 times with 1,025 and 1.4 with 2,049, whatever its other sizes: so long do its loads take to fill the last
+tile with zeros.  In a single row of tiles those of four columns share the loads, and nothing of it shows."""
 _SIMT_MENU: Menu = ((128, 128), (64, 128), (32, 128), (128, 32), (64, 64), (32, 64), (32, 32))
 """Tiles of float32 kernels of cuBLAS with one operand transposed, as linear layers call them: all that Volta's,
 Turing's and Ampere's libraries have."""
@@ -203,8 +207,8 @@ _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper":
 TENSOR = GemmConstants(
     launch_s=2.4e-6, pace=1.0, prologue_s=0.25e-6, reach=0.9, joule=2.4e-12, process=0.7, width=0.4, growth=1.0,
     scales=1.0, knee=6.0, tile=30.0, banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.1667,
-    latency_s=1.1e-9, stream=1.0, epilogue=1.3, fill_s=0.08e-9, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55,
-    host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
+    latency_s=1.1e-9, stream=1.0, epilogue=1.3, fill_s=0.08e-9, split_s=2e-6, split_under=1.0, cast_s=2e-6,
+    cast_rate=0.55, host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
 """Where the fit of 16-bit products begins, and what it is drawn towards.
 
@@ -242,8 +246,8 @@ def simt(devices: Sequence[str]) -> GemmConstants:
 
 WIDTHS = {
     "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.03, "joule": 0.2, "width": 0.1, "tile": 0.7, "memory": 0.1,
-    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "fill_s": 0.7, "split_s": 0.7, "cast_s": 0.7,
-    "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
+    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "fill_s": 0.7, "split_s": 0.7,
+    "cast_s": 0.7, "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
 }  # fmt: skip
 """Standard deviation of a constant's logarithm about its prior."""
 NARROW_WIDTH = 0.7

@@ -7,15 +7,14 @@ summed dimension (split-K)::
     blocks   u = ceil(m/tm) ceil(n/tn) batch s / units           thread blocks per compute unit
     waves    w = ceil(u) where blocks wait for one another, less where they stream into freed units
     rounds   q = max(w / r, 1)                                   sets of blocks, one after another
-    compute  c = 2 tm tn / (sustained / units * eff)             one step along k; eff grows with tm tn / (tm + tn);
-                                                                 less where few units work, whose power binds less
+    compute  c = 2 tm tn / (sustained / units * eff)             one step along k; eff grows with tm tn / (tm + tn)
     steps    l = (k/s) max(w c, q (c + step))                    what a step waits for is hidden by other blocks only
     memory   d = (operands, again where the cache loses them, + C) / (bandwidth * min(1, concurrency u))
     chain    e = (k/s) latency                                   steps along k follow one another
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
 and the library is taken to choose the tile and the split that are fastest, unless it is known which tile it takes by
-rows and columns (``dispatches``), and splits nothing.  Some libraries have few tiles for products in batches, and split
+rows and columns, splits nothing, and that rows beyond the end take time (:class:`Dispatch`).  Some libraries have few tiles for products in batches, and split
 the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by power, not by the
 peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the
 TDP::
@@ -23,6 +22,8 @@ TDP::
     watts     = joule reach peak                          at the full clock; joules per FLOP as below
     clock     = law.free_clock((limit TDP - static) / watts)
     sustained = reach peak (1 + clock^-knee)^(-1/knee)    with a knee between the peak and the power
+
+Where fewer blocks run than there are units, only their units draw these watts, and their clock falls less.
 
 Vector units (``scales`` 0) keep their voltage: T4, which runs at half of its clock, is at its lowest.  The energy of an
 operation falls with the process and with the operations that a unit does in a cycle, since a wider matrix unit uses an
@@ -43,7 +44,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -362,10 +363,11 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
     loose = misaligned(work, device)
-    for code, apart, tuned in _kinds(work, loose):
-        chip = silicon(device, "float32" if apart else DTYPES[code])
-        own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
-        rows = np.flatnonzero((work.dtype == code) & (loose == apart) & (work.tuned == tuned))
+    for kind, at_kind in _kinds(work, loose):
+        chip = silicon(device, "float32" if kind.loose else DTYPES[kind.dtype])
+        own = constants[TUNED if kind.tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
+        own = replace(own, dispatch=None) if kind.library else own
+        rows = np.flatnonzero(at_kind)
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit])
@@ -390,9 +392,20 @@ def misaligned(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
     return np.asarray(halves & (work.batch > 1) & ((work.k % _LOAD != 0) | (work.n % _LOAD != 0)))
 
 
-def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> list[tuple[int, bool, bool]]:
-    """Element types, whether they are misaligned and whether tuned, each that there is."""
-    return sorted(set(zip(work.dtype.tolist(), loose.tolist(), work.tuned.tolist(), strict=True)))
+class _Kind(NamedTuple):
+    """Products that run in the same kernels: element type, whether misaligned, tuned, and a library's."""
+
+    dtype: int
+    loose: bool
+    tuned: bool
+    library: bool
+
+
+def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> Iterator[tuple[_Kind, NDArray[np.bool_]]]:
+    """Each kind that there is, and which products are of it."""
+    columns = (work.dtype, loose, work.tuned, work.library)
+    for kind in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
+        yield _Kind(*kind), np.all([column == value for column, value in zip(columns, kind, strict=True)], axis=0)
 
 
 def _seconds(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
@@ -675,10 +688,9 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
     """
     out = np.empty(len(work))
     family, generation, loose = family_of(device), generation_of(device), misaligned(work, device)
-    for code, apart, tuned in _kinds(work, loose):
-        unit = multiplication(device, "float32" if apart else DTYPES[code]).unit
-        of = fitted.spread[TUNED if tuned and unit == "narrow" else unit]
-        at = (work.dtype == code) & (loose == apart) & (work.tuned == tuned)
+    for kind, at in _kinds(work, loose):
+        unit = multiplication(device, "float32" if kind.loose else DTYPES[kind.dtype]).unit
+        of = fitted.spread[TUNED if kind.tuned and unit == "narrow" else unit]
         known = family if unit == "simt" else generation
         out[at] = (of.seen if known in of.families else of.unseen)[limit[at]]
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)
