@@ -531,7 +531,7 @@ def _seconds(device: str, m: float, n: float, k: float, dtype: str = "float8_e4m
 
 def test_rows_beyond_the_end_of_a_tile_take_time_on_hopper_where_an_engine_brings_its_kernels() -> None:
     """H100 took 1.9 to 2.0 times as long with 513 rows as with 512, 1.4 to 1.5 with 2,049 as with 2,048."""
-    for rows, least, most in ((512, 1.6, 2.2), (2048, 1.15, 1.6)):
+    for rows, least, most in ((512, 1.5, 2.2), (2048, 1.15, 1.6)):
         ratio = _seconds("H100-SXM5-80GB", rows + 1, 14336, 8192) / _seconds("H100-SXM5-80GB", rows, 14336, 8192)
         assert least < ratio < most
     for device, library in (("H100-SXM5-80GB", True), ("B200-SXM-180GB", False), ("MI300X", False)):
@@ -572,7 +572,7 @@ def test_power_binds_less_where_few_units_work(name: str) -> None:
         c = physical.load().constants[chip.unit].on(physical.generation_of(device))
         slower = physical._apart(chip, c, physical.REFERENCE_WIDTH[chip.unit])
         assert slower[-1] == 1.0
-        assert (np.diff(slower) >= 0).all()
+        assert (np.diff(slower) >= -1e-12).all()
         assert (np.diff(physical._PARTS / slower) > 0).all()
         free = physical.sustained(chip, c, physical.REFERENCE_WIDTH[chip.unit]) / (c.reach * chip.peak)
         assert slower[0] == pytest.approx(free, rel=0.01), "a single unit has the full clock"
