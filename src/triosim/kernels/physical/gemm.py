@@ -14,10 +14,10 @@ summed dimension (split-K)::
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
 and the library is taken to choose the tile and the split that are fastest, unless it is known which tile it takes by
-rows and columns, splits nothing, and that rows beyond the end take time (:class:`Dispatch`).  Some libraries have few tiles for products in batches, and split
-the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by power, not by the
-peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the
-TDP::
+rows and columns, splits nothing, and that rows beyond the end take time (:class:`Dispatch`).  Some libraries have few
+tiles for products in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large
+products are bound by power, not by the peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until
+the matrix units fit what is left of the TDP::
 
     watts     = joule reach peak                          at the full clock; joules per FLOP as below
     clock     = law.free_clock((limit TDP - static) / watts)
