@@ -543,7 +543,7 @@ def test_rows_beyond_the_end_of_a_tile_take_time_on_hopper_where_an_engine_bring
 
 def test_tiles_in_lines_read_an_operand_again_for_each_line_of_the_other() -> None:
     """132 units, 64 tiles down and 512 across: two columns run at one time, so that A is read 256 - 8 times."""
-    along = physical.Dispatch((), down=False, fills=False)
+    along = physical.TileDispatch((), down=False, fills=False)
     down, across = np.array([64.0, 512.0]), np.array([512.0, 64.0])
     a, b = physical._again(down, across, 132.0, 128, 128, along)
     assert a.tolist() == [math.ceil(512 * 64 / 132) - 1, 0.0]

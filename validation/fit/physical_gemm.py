@@ -40,9 +40,9 @@ from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._constants import SCHEMA
 from triosim.kernels.physical.gemm import (
     ENGINES,
-    Dispatch,
     GemmConstants,
     Menu,
+    TileDispatch,
     family_of,
     generation_of,
     load,
@@ -174,17 +174,17 @@ _TENSOR_MENU: Menu = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (64, 256),
 )  # fmt: skip
 _ANY = math.inf
-_SGLANG: dict[str, Dispatch] = {
-    "sync GDDR": Dispatch((
+_SGLANG: dict[str, TileDispatch] = {
+    "sync GDDR": TileDispatch((
         (1, 8192, (16, 64)), (1, _ANY, (32, 64)), (16, 8192, (16, 64)), (16, 16384, (32, 64)), (16, _ANY, (16, 64)),
         (64, 16384, (32, 64)), (64, _ANY, (16, 64)), (128, 16384, (64, 64)), (128, _ANY, (32, 64)),
         (256, 8192, (128, 64)), (256, 16384, (64, 128)), (256, _ANY, (128, 64)), (_ANY, _ANY, (128, 128)),
     ), down=True, fills=False),
-    "wgmma": Dispatch(((256, _ANY, (64, 64)), (_ANY, _ANY, (128, 128))), down=False, fills=True),
-    "tcgen05": Dispatch(
+    "wgmma": TileDispatch(((256, _ANY, (64, 64)), (_ANY, _ANY, (128, 128))), down=False, fills=True),
+    "tcgen05": TileDispatch(
         ((64, _ANY, (64, 64)), (256, _ANY, (64, 128)), (_ANY, _ANY, (128, 128))), down=False, fills=False
     ),
-    "sync12 GDDR": Dispatch(((128, _ANY, (128, 128)), (_ANY, _ANY, (256, 128))), down=False, fills=False),
+    "sync12 GDDR": TileDispatch(((128, _ANY, (128, 128)), (_ANY, _ANY, (256, 128))), down=False, fills=False),
 }  # fmt: skip
 """Tiles that SGLang's kernels for fp8 take by rows and columns (sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu, ``sm89_``,
 ``sm90_``, ``sm100_`` and ``sm120_fp8_dispatch_shape``), none of which splits the sum.  Above 64 rows those of compute

@@ -14,8 +14,8 @@ summed dimension (split-K)::
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
 and the library is taken to choose the tile and the split that are fastest, unless it is known which tile it takes by
-rows and columns, splits nothing, and that rows beyond the end take time (:class:`Dispatch`).  Some libraries have few
-tiles for products in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large
+rows and columns, splits nothing, and that rows beyond the end take time (:class:`TileDispatch`).  Some libraries have
+few tiles for products in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large
 products are bound by power, not by the peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until
 the matrix units fit what is left of the TDP::
 
@@ -76,7 +76,7 @@ Menu = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class TileDispatch:
     """Of a library that is known to look at rows and columns alone: which tile it takes, and in which order they run.
 
     Tiles run one line after another: all of one operand is read for as many lines of the other as run at one time,
@@ -103,7 +103,7 @@ class GemmConstants:
     ``host_batched_s``, time of the host that isolated measurements hold, are left out by :func:`predict`.
 
     ``generations`` has factors on constants by generation of matrix units (:func:`generation_of`), ``dispatches`` the
-    :data:`Dispatch` of those whose library has one, and ``dispatch`` that of the one in question (:meth:`on`).
+    :class:`TileDispatch` of those whose library has one, and ``dispatch`` that of the one in question (:meth:`on`).
     """
 
     launch_s: float
@@ -137,8 +137,8 @@ class GemmConstants:
     menus_batched: tuple[Menu, ...]
     families: tuple[tuple[str, int], ...] = ()
     generations: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
-    dispatches: tuple[tuple[str, Dispatch], ...] = ()
-    dispatch: Dispatch | None = None
+    dispatches: tuple[tuple[str, TileDispatch], ...] = ()
+    dispatch: TileDispatch | None = None
     boost: float = 1.0
 
     def on(self, generation: str) -> GemmConstants:
@@ -459,7 +459,7 @@ def _fastest(
     return best, compute, memory
 
 
-def _taken(work: Gemm, dispatch: Dispatch, menu: Menu) -> NDArray[np.int8]:
+def _taken(work: Gemm, dispatch: TileDispatch, menu: Menu) -> NDArray[np.int8]:
     """Which tile of a menu a library takes of each product."""
     found = np.full(len(work), -1, np.int8)
     for rows, columns, tile in reversed(dispatch.tiles):
@@ -578,9 +578,9 @@ def _tile(
 
 
 def _again(
-    down: NDArray, across: NDArray, units: float, tm: int, tn: int, dispatch: Dispatch | None
+    down: NDArray, across: NDArray, units: float, tm: int, tn: int, dispatch: TileDispatch | None
 ) -> tuple[NDArray, NDArray]:
-    """How often A and B are read again: tiles that run at one time are a square, or lines (:class:`Dispatch`)."""
+    """How often A and B are read again: tiles that run at one time are a square, or lines (:class:`TileDispatch`)."""
     if dispatch is None:
         group = max(np.sqrt(units * tn / tm), 1.0)  # tiles down
         return np.maximum(np.ceil(across * group / units) - 1, 0), np.maximum(np.ceil(down / group) - 1, 0)
@@ -659,9 +659,9 @@ def constants_of(
     )
 
 
-def _dispatch(row: Mapping[str, Any]) -> Dispatch:
+def _dispatch(row: Mapping[str, Any]) -> TileDispatch:
     tiles = tuple((_bound(rows), _bound(columns), (int(tm), int(tn))) for rows, columns, (tm, tn) in row["tiles"])
-    return Dispatch(tiles, bool(row["down"]), bool(row["fills"]))
+    return TileDispatch(tiles, bool(row["down"]), bool(row["fills"]))
 
 
 def _bound(size: float | None) -> float:
