@@ -522,3 +522,57 @@ def test_an_empty_product_takes_a_launch(sizes):
     work = gemm(*([float(size)] for size in sizes), "bfloat16")
     seconds = predict(work, catalog.accelerator("H100-SXM5-80GB"), load().constants).seconds[0]
     assert 1e-6 < seconds < 1e-5
+
+
+def _seconds(device: str, m: float, n: float, k: float, dtype: str = "float8_e4m3fn", **given: bool) -> float:
+    work = gemm(m, n, k, dtype, **given)
+    return float(physical.predict(work, catalog.accelerator(device), physical.load().constants).seconds[0])
+
+
+def test_rows_beyond_the_end_of_a_tile_take_time_on_hopper_where_an_engine_brings_its_kernels() -> None:
+    """H100 took 1.9 to 2.0 times as long with 513 rows as with 512, 1.4 to 1.5 with 2,049 as with 2,048."""
+    for rows, least, most in ((512, 1.5, 2.2), (2048, 1.15, 1.6)):
+        ratio = _seconds("H100-SXM5-80GB", rows + 1, 14336, 8192) / _seconds("H100-SXM5-80GB", rows, 14336, 8192)
+        assert least < ratio < most
+    for device, library in (("H100-SXM5-80GB", True), ("B200-SXM-180GB", False), ("MI300X", False)):
+        ratio = _seconds(device, 2049, 14336, 8192, library=library) / _seconds(device, 2048, 14336, 8192)
+        assert ratio < 1.15
+    one, full = (_seconds("H100-SXM5-80GB", rows, 14336, 8192) for rows in (33, 64))
+    assert one == pytest.approx(full, rel=0.03), "blocks of several columns share the loads of a single row of tiles"
+
+
+def test_tiles_in_lines_read_an_operand_again_for_each_line_of_the_other() -> None:
+    """132 units, 64 tiles down and 512 across: two columns run at one time, so that A is read 256 - 8 times."""
+    along = physical.TileDispatch((), down=False, fills=False)
+    down, across = np.array([64.0, 512.0]), np.array([512.0, 64.0])
+    a, b = physical._again(down, across, 132.0, 128, 128, along)
+    assert a.tolist() == [math.ceil(512 * 64 / 132) - 1, 0.0]
+    assert b.tolist() == [0.0, math.ceil(512 * 64 / 132) - 1], "along the side of fewer tiles"
+    a, b = physical._again(down, across, 132.0, 128, 128, replace(along, down=True))
+    assert a.tolist() == [math.ceil(512 * 64 / 132) - 1, across[1] - 1], "always down"
+    assert b.tolist() == [0.0, 0.0]
+    squares = physical._again(down, across, 132.0, 128, 128, None)
+    assert all((few < 50).all() for few in squares)
+
+
+def test_an_operand_that_the_cache_loses_slows_fp8_on_l40s() -> None:
+    """16,384 x 8,192 rows took four times as long as 8,192 of them, since A is larger than the cache of 96 MB."""
+    half, whole = (_seconds("L40S", rows, 8192, 8192, warm=True) for rows in (8192, 16384))
+    assert whole > 2.4 * half
+    half, whole = (_seconds("L40S", rows, 8192, 8192, warm=True, library=True) for rows in (8192, 16384))
+    assert whole == pytest.approx(2 * half, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["H100-SXM5-80GB", "L40S", "T4", "A100-SXM4-80GB"])
+def test_power_binds_less_where_few_units_work(name: str) -> None:
+    """The rate grows with the units that work, but never as fast as they do, and all of them are what is sustained."""
+    device = catalog.accelerator(name)
+    for dtype in ("float16", "float32"):
+        chip = physical.silicon(device, dtype)
+        c = physical.load().constants[chip.unit].on(physical.generation_of(device))
+        slower = physical._apart(chip, c, physical.REFERENCE_WIDTH[chip.unit])
+        assert slower[-1] == 1.0
+        assert (np.diff(slower) >= -1e-12).all()
+        assert (np.diff(physical._PARTS / slower) > 0).all()
+        free = physical.sustained(chip, c, physical.REFERENCE_WIDTH[chip.unit]) / (c.reach * chip.peak)
+        assert slower[0] == pytest.approx(free, rel=0.01), "a single unit has the full clock"

@@ -311,3 +311,17 @@ def test_sglang_computes_a_shared_expert_among_the_routed_ones() -> None:
     assert apart["experts"] < found["experts"] < sum(apart[name] for name in apart if name[:6] in ("expert", "shared"))
     kimi = ServingKernels(served_model("kimi-k2"), device, precision_of("fp8"), tensor_parallel=8, joins_shared=True)
     assert "shared_up" in kimi.operators(np.array([8.0]))
+
+
+def test_a_library_of_tensorrt_llm_has_the_fastest_tile_for_any_number_of_tokens() -> None:
+    """Other engines bring CUTLASS's kernels along, which fill a last tile on Hopper; of 16 bits all call a library."""
+    assert ENGINES.chosen("trtllm").library_products
+    assert not ENGINES.chosen("vllm").library_products
+    model, batch = served_model("llama-3-8b"), np.array([513.0])
+
+    def slower(precision: str) -> float:
+        own = ServingKernels(model, catalog.accelerator("H100-SXM5-80GB"), precision_of(precision))
+        return float(own.layer(batch)[0] / replace(own, library_products=True).layer(batch)[0])
+
+    assert slower("fp8") > 1.2
+    assert slower("bf16") == 1.0

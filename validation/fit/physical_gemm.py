@@ -38,7 +38,16 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._constants import SCHEMA
-from triosim.kernels.physical.gemm import ENGINES, GemmConstants, Menu, Steps, family_of, generation_of, load, predict
+from triosim.kernels.physical.gemm import (
+    ENGINES,
+    GemmConstants,
+    Menu,
+    TileDispatch,
+    family_of,
+    generation_of,
+    load,
+    predict,
+)
 from triosim.kernels.work.gemm import Gemm, gemm
 
 TARGET = Path(__file__).resolve().parents[2] / "src" / "triosim" / "kernels" / "data" / "physical" / "gemm.json"
@@ -164,9 +173,26 @@ def even(rows: Rows, count: int = ROWS_PER_DEVICE, seed: int = 0) -> Rows:
 _TENSOR_MENU: Menu = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (64, 256),
 )  # fmt: skip
-_SGLANG: Steps = ((256.0, (64, 64)), (math.inf, (128, 128)))
-"""Tiles that SGLang's kernel for fp8 takes on compute capability 9.0 by the rows (sgl-kernel/csrc/gemm/
-fp8_gemm_kernel.cu, ``sm90_fp8_dispatch_shape``); taken to hold for 10.x too, whose tiles go by rows as well."""
+_ANY = math.inf
+_SGLANG: dict[str, TileDispatch] = {
+    "sync GDDR": TileDispatch((
+        (1, 8192, (16, 64)), (1, _ANY, (32, 64)), (16, 8192, (16, 64)), (16, 16384, (32, 64)), (16, _ANY, (16, 64)),
+        (64, 16384, (32, 64)), (64, _ANY, (16, 64)), (128, 16384, (64, 64)), (128, _ANY, (32, 64)),
+        (256, 8192, (128, 64)), (256, 16384, (64, 128)), (256, _ANY, (128, 64)), (_ANY, _ANY, (128, 128)),
+    ), down=True, fills=False),
+    "wgmma": TileDispatch(((256, _ANY, (64, 64)), (_ANY, _ANY, (128, 128))), down=False, fills=True),
+    "tcgen05": TileDispatch(
+        ((64, _ANY, (64, 64)), (256, _ANY, (64, 128)), (_ANY, _ANY, (128, 128))), down=False, fills=False
+    ),
+    "sync12 GDDR": TileDispatch(((128, _ANY, (128, 128)), (_ANY, _ANY, (256, 128))), down=False, fills=False),
+}  # fmt: skip
+"""Tiles that SGLang's kernels for fp8 take by rows and columns (sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu, ``sm89_``,
+``sm90_``, ``sm100_`` and ``sm120_fp8_dispatch_shape``), none of which splits the sum.  Above 64 rows those of compute
+capability 10 are of two compute units, half of the rows each.  Before Hopper blocks are numbered down the rows
+(``GemmIdentityThreadblockSwizzle``), since then persistent ones go along the side of fewer tiles (CUTLASS,
+``get_rasterization_order``, with a swizzle of 1).  The same product of Hopper's takes twice as long with 513 rows as
+with 512, 1.6 times with 1,025 and 1.4 with 2,049, whatever its other sizes: so long do its loads take to fill the last
+tile with zeros.  In a single row of tiles those of four columns share the loads, and nothing of it shows."""
 _SIMT_MENU: Menu = ((128, 128), (64, 128), (32, 128), (128, 32), (64, 64), (32, 64), (32, 32))
 """Tiles of float32 kernels of cuBLAS with one operand transposed, as linear layers call them: all that Volta's,
 Turing's and Ampere's libraries have."""
@@ -181,8 +207,8 @@ _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper":
 TENSOR = GemmConstants(
     launch_s=2.4e-6, pace=1.0, prologue_s=0.25e-6, reach=0.9, joule=2.4e-12, process=0.7, width=0.4, growth=1.0,
     scales=1.0, knee=6.0, tile=30.0, banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.1667,
-    latency_s=1.1e-9, stream=1.0, epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55,
-    host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
+    latency_s=1.1e-9, stream=1.0, epilogue=1.3, fill_s=0.08e-9, split_s=2e-6, split_under=1.0, cast_s=2e-6,
+    cast_rate=0.55, host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
 """Where the fit of 16-bit products begins, and what it is drawn towards.
 
@@ -220,8 +246,8 @@ def simt(devices: Sequence[str]) -> GemmConstants:
 
 WIDTHS = {
     "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.03, "joule": 0.2, "width": 0.1, "tile": 0.7, "memory": 0.1,
-    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "split_s": 0.7, "cast_s": 0.7,
-    "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
+    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "fill_s": 0.7, "split_s": 0.7,
+    "cast_s": 0.7, "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
 }  # fmt: skip
 """Standard deviation of a constant's logarithm about its prior."""
 NARROW_WIDTH = 0.7
@@ -234,10 +260,10 @@ STRENGTH = 0.005
 """Weight of the priors: one deviation costs as much as this logarithmic error in every row."""
 
 FREE = {
-    "tensor": tuple(n for n in WIDTHS if n not in ("cast_s", "cast_rate", "host_s", "host_batched_s")),
+    "tensor": tuple(n for n in WIDTHS if n not in ("fill_s", "cast_s", "cast_rate", "host_s", "host_batched_s")),
     "narrow": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
-    "tuned": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
-    "fourbit": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s", "width")),
+    "tuned": tuple(n for n in WIDTHS if n not in ("fill_s", "host_s", "host_batched_s")),
+    "fourbit": tuple(n for n in WIDTHS if n not in ("fill_s", "host_s", "host_batched_s", "width")),
     "simt": ("memory", "host_s", "host_batched_s"),
 }
 
@@ -427,8 +453,8 @@ def boost() -> float:
 def begin(engine: str, wider: GemmConstants) -> GemmConstants:
     """Where the fit of a narrower engine begins, and what it is drawn towards: the constants of ``wider``."""
     joule = wider.joule * (1.0 if engine == "tuned" else HALF)
-    steps = (("wgmma", _SGLANG), ("tcgen05", _SGLANG)) if engine == "narrow" else ()
-    return replace(wider, joule=joule, generations=(), by_rows=steps)
+    known = tuple(_SGLANG.items()) if engine == "narrow" else ()
+    return replace(wider, joule=joule, generations=(), dispatches=known)
 
 
 def how(engine: str) -> dict[str, Any]:
@@ -575,6 +601,10 @@ def table(judged: dict[str, dict[str, Judged]]) -> str:
     return "\n".join(lines)
 
 
+def _bound(size: float) -> float | None:
+    return None if math.isinf(size) else size
+
+
 def _round(x: float) -> float:
     return float(f"{x:.4g}")
 
@@ -610,6 +640,7 @@ MEANING = {
     "latency_s": ("s at 1.8 GHz", "one step along the summed dimension"),
     "stream": ("1", "how far blocks stream into freed units: 0 whole waves, infinite no waves"),
     "epilogue": ("1", "stores of C, times 64 bytes per cycle and unit"),
+    "fill_s": ("s at 1.8 GHz", "fill of a row beyond the end of A, for each term of the sum"),
     "split_s": ("s at 1.8 GHz", "kernel that adds the partial sums of split-K"),
     "split_under": ("1", "blocks per unit below which libraries split the sum"),
     "cast_s": ("s at 1.8 GHz", "kernel that casts A"),
@@ -654,10 +685,11 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
                      for one, factors in constants[engine].generations}
             for engine in ENGINES if constants[engine].generations
         },
-        "by_rows": {
-            engine: {one: [[None if math.isinf(rows) else rows, tile] for rows, tile in steps]
-                     for one, steps in constants[engine].by_rows}
-            for engine in ENGINES if constants[engine].by_rows
+        "dispatches": {
+            engine: {one: {"tiles": [[_bound(rows), _bound(columns), tile] for rows, columns, tile in known.tiles],
+                           "down": known.down, "fills": known.fills}
+                     for one, known in constants[engine].dispatches}
+            for engine in ENGINES if constants[engine].dispatches
         },
         "spread": spread,
         "provenance": {

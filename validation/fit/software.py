@@ -9,11 +9,24 @@ spread is the 90 % quantile of the logarithm of one over the other, every source
 
 *Sources.*  What a source measured over what was predicted of it, the median of its even rows, is one draw of what a
 stack's file leaves untold.  Of sources that nobody had looked at (P0201 and on of ``validation/data/published.csv``)
-predictions are the first ones, before anything was mended in view of them; their median absolute deviation, less what
-the intervals of that time said, is the spread ``unseen``.  A stack's own is drawn from that (an inverse chi-square of
-:data:`PRIOR` degrees of freedom) and from its sources, those of the table among them, as they are predicted now; a
-source further off than :data:`FURTHEST` deviations counts as that far, and no stack has more than ``unseen``, of which
-its worst sources are part already.  Written to ``src/triosim/composition/software.json``.
+predictions are the first ones, before anything was mended in view of them.  Their middle (``shift``) and the deviation
+between them are found together, so that few sources that are far off, of which there are always some, count as a
+deviation and a half at most (Huber's proposal 2, with what the intervals of that time said as a variance of each source
+beside the common one)::
+
+    sum psi(z) / s = 0    sum psi(z)^2 = n E psi(Z)^2    z = (log - shift) / s    s^2 = between^2 + known^2
+    psi(z) = max(-1.5, min(1.5, z))                      Z a standard normal variable
+
+A source that was never met is a draw about a middle that is not known for certain, with a deviation that is not either:
+the variances of both estimates, by the jackknife over sources, are added to ``between^2``, which gives ``unseen``.  A
+stack's own spread is drawn from that (an inverse chi-square of :data:`PRIOR` degrees of freedom) and from its sources,
+those of the table among them, as they are predicted now; a source further off than :data:`FURTHEST` deviations counts
+as that far, and no stack has more than ``unseen``, of which its worst sources are part already.  Printed too is how
+many sources the interval holds that the others give, each left out in turn.  Written to
+``src/triosim/composition/software.json``.
+
+Proposal 2: P. J. Huber, Robust Statistics (1981), chapter 6, as remembered; 1.5 is what it is mostly used with.  The
+variance of each source's own is how a consensus of laboratories is found (Paule and Mandel, 1982, as remembered).
 """
 
 from __future__ import annotations
@@ -27,9 +40,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from validation.data.training import NEAREST, read
 from validation.judge.training import PUBLISHED, predict
 
@@ -42,8 +56,10 @@ ARCHIVE = "NVIDIA Megatron-Bridge performance summary"
 CELL = ("model", "gpu", "n_gpus", "precision", "global_batch", "seq_len")
 LEVEL = 0.9
 PRIOR, FURTHEST = 2, 3.0
-NORMAL_MEDIAN = 0.6745
-"""Of the absolute value of a standard normal variable."""
+ROUNDS = 50
+"""Of an iteration that halves what is left each time."""
+BEND = 1.5
+"""Deviations from which on a source counts no more."""
 HELD = {
     "P0346": {
         "": 0.216, "flash-attention": 0.176, "internevo": 0.176, "lit-gpt": 0.204, "llm-foundry": 0.176,
@@ -149,26 +165,86 @@ def _of_sources(errors: Mapping[str, Sequence[tuple[str, float, float]]]) -> lis
     ]
 
 
-def unseen(errors: Sequence[SourceError]) -> float:
-    """Standard deviation between sources, of a logarithm, less what was known."""
-    whole = float(np.median([abs(one.log) for one in errors])) / NORMAL_MEDIAN
-    return math.sqrt(max(whole**2 - float(np.median([one.known for one in errors])) ** 2, 0.0))
+class Between(NamedTuple):
+    """What sources differ by, natural logarithms.
+
+    Attributes:
+        shift: middle of what they measured over what was predicted.
+        deviation: standard deviation between them, less what was known.
+    """
+
+    shift: float
+    deviation: float
 
 
-def of_stacks(errors: Sequence[SourceError], usual: float) -> dict[str, tuple[float, int]]:
+def between(errors: Sequence[SourceError]) -> Between:
+    """Middle and deviation of sources (see the module)."""
+    log, known = (np.array([getattr(one, name) for one in errors]) for name in ("log", "known"))
+    shift, deviation = float(np.median(log)), 0.0
+    for _ in range(ROUNDS):
+        deviation = _deviation(log - shift, known)
+        size = np.hypot(deviation, known)
+        weight = np.minimum(1.0, BEND * size / np.maximum(np.abs(log - shift), 1e-12)) / size**2
+        shift = float((weight * log).sum() / weight.sum())
+    return Between(shift, deviation)
+
+
+def _deviation(log: NDArray[np.float64], known: NDArray[np.float64]) -> float:
+    """The deviation beside what is known at which squares, cut at :data:`BEND`, are as large as of normal variables."""
+    low, high, usual = 0.0, float(np.abs(log).max()), _cut_square()
+
+    def cut(deviation: float) -> float:
+        return float(np.minimum(log**2 / (deviation**2 + known**2), BEND**2).mean())
+
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cut(middle) > usual else (low, middle)
+    return low
+
+
+def _cut_square() -> float:
+    """Mean square of a standard normal variable that is cut at :data:`BEND`."""
+    inside = math.erf(BEND / math.sqrt(2))
+    return inside - 2 * BEND * math.exp(-(BEND**2) / 2) / math.sqrt(2 * math.pi) + BEND**2 * (1 - inside)
+
+
+def unseen(errors: Sequence[SourceError]) -> Between:
+    """Middle and deviation of a source that is none of these, with what is not known of either."""
+    found, left = between(errors), np.array(_left_out(errors))
+    variance = (len(errors) - 1) / len(errors) * ((left - left.mean(0)) ** 2).sum()
+    return Between(found.shift, math.sqrt(found.deviation**2 + float(variance)))
+
+
+def _left_out(errors: Sequence[SourceError]) -> list[Between]:
+    """What sources differ by, each left out in turn."""
+    return [between([*errors[:at], *errors[at + 1 :]]) for at in range(len(errors))]
+
+
+def held(errors: Sequence[SourceError]) -> float:
+    """Part of the sources that the interval holds which the others give."""
+    inside = []
+    for at, one in enumerate(errors):
+        of = unseen([*errors[:at], *errors[at + 1 :]])
+        inside.append(abs(one.log - of.shift) <= Z90 * math.hypot(of.deviation, one.known))
+    return float(np.mean(inside))
+
+
+def of_stacks(errors: Sequence[SourceError], usual: Between) -> dict[str, tuple[float, int]]:
     """Standard deviation between the sources of each stack, and how many there are.
 
     Args:
         errors: of sources.
-        usual: the standard deviation between sources of any stack.
+        usual: what sources of any stack differ by.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for one in errors:
         if not one.stack:
             continue
-        found[one.stack].append(max(min(one.log**2, (FURTHEST * usual) ** 2) - one.known**2, 0.0))
+        off = min(abs(one.log - usual.shift), FURTHEST * usual.deviation)
+        found[one.stack].append(max(off**2 - one.known**2, 0.0))
+    prior = PRIOR * usual.deviation**2
     return {
-        stack: (min(math.sqrt((PRIOR * usual**2 + sum(squares)) / (PRIOR + len(squares))), usual), len(squares))
+        stack: (min(math.sqrt((prior + sum(squares)) / (PRIOR + len(squares))), usual.deviation), len(squares))
         for stack, squares in sorted(found.items())
     }
 
@@ -193,9 +269,12 @@ def main() -> None:
     spreads["unnamed"] = {"spread": float(f"{spread:.3g}"), "note": note}
     first = first_errors()
     usual = unseen(first)
-    print(f"sources of a stack: 90 % within a factor {math.exp(Z90 * usual):.2f} ({len(first)} sources)")
+    print(f"sources of a stack: {math.expm1(usual.shift):+.1%}, and 90 % within a factor "
+          f"{math.exp(Z90 * usual.deviation):.2f} of that ({len(first)} sources, of which {held(first):.0%} are within "
+          "what the others say)")  # fmt: skip
     note = f"first predictions of {len(first)} sources that nobody had looked at, even rows"
-    spreads["unseen"] = {"spread": float(f"{Z90 * usual:.3g}"), "note": note}
+    shift, spread = (float(f"{found:.3g}") for found in (usual.shift, Z90 * usual.deviation))
+    spreads["unseen"] = {"spread": spread, "shift": shift, "note": note}
     stacks = {}
     for stack, (deviation, count) in of_stacks([*first, *errors], usual).items():
         print(f"{stack:40} 90 % within a factor {math.exp(Z90 * deviation):.2f} ({count} sources)")

@@ -4,7 +4,8 @@ Operators of a class err together: if the model takes the matrix products of a d
 of them.  So a *cause* is one class of operators, the host, the software (:mod:`triosim.composition.software`), or the
 network, each with one standard normal variable; an operator's time is multiplied by ``exp(z * spread / 1.645)`` with
 the ``z`` of its class and its own spread (half-width of its 90 % interval, natural logarithm), link rates by the same
-of the network, and the whole iteration by that of the software.  The job is played with each cause moved by one
+of the network, and the whole iteration by that of the software, the middle of which lies above the prediction
+(:func:`triosim.composition.software.shift`).  The job is played with each cause moved by one
 standard deviation, and with 200 draws of all together (from ``Plan.seed``): waiting, overlap and pipelines make of the
 errors what they make of the times.
 
@@ -248,7 +249,7 @@ class _JobCauses:
         names: of the causes, the software and the network last.
         of, reach: cause and spread of each kind of task.
         column: kind of each task, -1 for those that nothing moves.
-        software: spread of what runs it.
+        software: shift and spread of what runs it.
         network: spread of the links.
         matter: which causes are played alone.
     """
@@ -257,7 +258,7 @@ class _JobCauses:
     of: NDArray[np.int64]
     reach: NDArray[np.float64]
     column: NDArray[np.int32]
-    software: float
+    software: tuple[float, float]
     network: float
     matter: NDArray[np.bool_]
 
@@ -295,19 +296,21 @@ class _JobCauses:
         alone = logs[: len(singly)]
         moved = np.zeros(len(self.names))
         moved[self.matter] = alone[1:] - alone[0]
-        moved[-2] = self.software / Z90
-        together = logs[len(singly) :] - alone[0] + np.concatenate([half[:, -2], -half[:, -2]]) * moved[-2]
+        shift, spread = self.software
+        moved[-2] = spread / Z90
+        together = logs[len(singly) :] - alone[0] + shift + np.concatenate([half[:, -2], -half[:, -2]]) * moved[-2]
         found = np.sort(together)
         low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
         factors = float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
         return Uncertainty(*factors, _causes(job, self.names, moved), draws, drawn)
 
 
-def _software(job: CompiledJob) -> float:
-    """Spread of the software; 0 of a recording, and of what is not trained."""
+def _software(job: CompiledJob) -> tuple[float, float]:
+    """Shift and spread of the software; none of a recording, nor of what is not trained."""
     if job.whole.meta.made_by != "triosim.model" or not job.plan.training:
-        return 0.0
-    return software.spread(job.step.trace, "" if job.plan.stack is None else job.plan.stack.name)
+        return 0.0, 0.0
+    named = "" if job.plan.stack is None else job.plan.stack.name
+    return software.shift(), software.spread(job.step.trace, named)
 
 
 def link_spread(system: System, assignment: DeviceAssignment) -> float:

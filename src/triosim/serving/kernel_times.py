@@ -136,6 +136,7 @@ class ServingKernels:
         state_type: element type of states of fixed size, where the model has some.
         fused_casts: kernels that write 8 bits for a product of 8 bits after them, as of a policy.
         joins_shared: whether a shared expert is one more of the routed ones, as of a policy.
+        library_products: whether a library multiplies 8 bits, as of a policy.
         tuned_tiles: whose tables of tiles it has for products of experts, as of a policy.
         sinks_by_triton: whether attention with sinks has a kernel of its own, as of a policy.
     """
@@ -153,6 +154,7 @@ class ServingKernels:
     state_type: str = "bfloat16"
     fused_casts: frozenset[str] = frozenset()
     joins_shared: bool = False
+    library_products: bool = False
     tuned_tiles: str = ""
     sinks_by_triton: bool = False
 
@@ -620,7 +622,9 @@ class ServingKernels:
         """By weights as stored; ``apart``: a kernel of its own casts what they multiply, where that has 8 bits."""
         own = self.model.dense(self.precision)
         columns_of, inner_of = np.full(rows.shape, columns), np.full(rows.shape, inner)
-        work = gemm(rows, columns_of, inner_of, self._multiplied(own), casts=own.casts and apart)
+        work = gemm(
+            rows, columns_of, inner_of, self._multiplied(own), casts=own.casts and apart, library=self.library_products
+        )
         stored = np.full(len(work), own.weight_bytes)
         return self._price(replace(work, b_bytes=stored), self.moved.products)
 

@@ -86,6 +86,8 @@ class Policy(ABC):
             before other such products a kernel of its own casts.
         joins_shared: whether a shared expert is one more of the routed ones where it can be
             (:data:`triosim.serving.kernel_times.JOINED_EXPERTS`).
+        library_products: whether a library multiplies 8 bits, not kernels of CUTLASS's that it brings along
+            (:attr:`triosim.kernels.work.gemm.Gemm.library`).
         tuned_tiles: whose tables of tiles for products of experts it has
             (:func:`triosim.kernels.physical.tuned_tiles.tuned`); ``""``: none.
         sinks_by_triton: whether a kernel of Triton's serves attention with sinks where FlashAttention-2 runs, which
@@ -129,6 +131,7 @@ class Policy(ABC):
     keeps_states: ClassVar[str] = ""
     fused_casts: ClassVar[frozenset[str]] = frozenset()
     joins_shared: ClassVar[bool] = False
+    library_products: ClassVar[bool] = False
     tuned_tiles: ClassVar[str] = ""
     sinks_by_triton: ClassVar[bool] = False
     all_reduce: ClassVar[str] = ""

@@ -57,8 +57,8 @@ def _priced_by(
         pool.model, pool.weights, pool.kv_cache, pool.tensor_parallel, pool.stages, pool.host, pool.host_s, pool.pim,
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
         pool.engine_options.get("graph-sizes"), pool.engine_options.get("expert-exchange"),
-        fused_casts(pool.engine), own_all_reduce(pool), engine.joins_shared, engine.tuned_tiles,
-        engine.sinks_by_triton,
+        fused_casts(pool.engine), own_all_reduce(pool), engine.joins_shared, engine.library_products,
+        engine.tuned_tiles, engine.sinks_by_triton,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
 
@@ -136,8 +136,8 @@ def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErro
     if device.pim is None or pool.pim == OFF:
         kernels = ServingKernels(
             *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in,
-            fused_casts=fused, joins_shared=engine.joins_shared, tuned_tiles=engine.tuned_tiles,
-            sinks_by_triton=engine.sinks_by_triton,
+            fused_casts=fused, joins_shared=engine.joins_shared, library_products=engine.library_products,
+            tuned_tiles=engine.tuned_tiles, sinks_by_triton=engine.sinks_by_triton,
         )  # fmt: skip
     elif apart:
         raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")

@@ -279,7 +279,7 @@ def _or_channels_last(
             k = _steps(own, p.deep[at] * together, c) * taps
         a, b, result = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
         never = np.zeros(len(at), bool)
-        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never)
+        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never, never)
         found = gemm.predict(products, chip.device, gemm.load().constants).seconds
         seconds[at] = np.minimum(seconds[at], found)
     return seconds

@@ -13,14 +13,17 @@ summed dimension (split-K)::
     chain    e = (k/s) latency                                   steps along k follow one another
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
-and the library is taken to choose the tile and the split that are fastest, unless it is known to take a tile by the
-rows alone (``by_rows``).  Some libraries have few tiles for products in batches, and split the sum only where few
-blocks would run otherwise (``split_under``).  Large products are bound by power, not by the peak: clock and voltage
-fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the TDP::
+and the library is taken to choose the tile and the split that are fastest, unless it is known which tile it takes by
+rows and columns, splits nothing, and that rows beyond the end take time (:class:`TileDispatch`).  Some libraries have
+few tiles for products in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large
+products are bound by power, not by the peak: clock and voltage fall by the law of :mod:`triosim.hardware.power` until
+the matrix units fit what is left of the TDP::
 
     watts     = joule reach peak                          at the full clock; joules per FLOP as below
     clock     = law.free_clock((limit TDP - static) / watts)
     sustained = reach peak (1 + clock^-knee)^(-1/knee)    with a knee between the peak and the power
+
+Where fewer blocks run than there are units, only their units draw these watts, and their clock falls less.
 
 Vector units (``scales`` 0) keep their voltage: T4, which runs at half of its clock, is at its lowest.  The energy of an
 operation falls with the process and with the operations that a unit does in a cycle, since a wider matrix unit uses an
@@ -41,7 +44,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +75,22 @@ Menu = tuple[tuple[int, int], ...]
 """Tiles, rows times columns of C, that a library has."""
 
 
-Steps = tuple[tuple[float, tuple[int, int]], ...]
-"""The tile that a library takes up to so many rows, without looking at anything else and without split-K."""
+@dataclass(frozen=True)
+class TileDispatch:
+    """Of a library that is known to look at rows and columns alone: which tile it takes, and in which order they run.
+
+    Tiles run one line after another: all of one operand is read for as many lines of the other as run at one time,
+    again and again where the cache does not hold it.
+
+    Attributes:
+        tiles: each up to so many rows and columns, the first that fits, without split-K.
+        down: whether lines run down the rows always, or else along the side that has fewer tiles.
+        fills: whether loads fill rows beyond the end of A with zeros, which takes time (``fill_s``).
+    """
+
+    tiles: tuple[tuple[float, float, tuple[int, int]], ...]
+    down: bool
+    fills: bool
 
 
 @dataclass(frozen=True)
@@ -85,8 +102,8 @@ class GemmConstants:
     library has some of their tiles, and the time is the mean of what each tile gives.  ``host_s`` and
     ``host_batched_s``, time of the host that isolated measurements hold, are left out by :func:`predict`.
 
-    ``generations`` has factors on constants by generation of matrix units (:func:`generation_of`), ``by_rows`` the
-    :data:`Steps` of those whose library has them, and ``steps`` those of the one in question (:meth:`on`).
+    ``generations`` has factors on constants by generation of matrix units (:func:`generation_of`), ``dispatches`` the
+    :class:`TileDispatch` of those whose library has one, and ``dispatch`` that of the one in question (:meth:`on`).
     """
 
     launch_s: float
@@ -109,6 +126,7 @@ class GemmConstants:
     latency_s: float
     stream: float
     epilogue: float
+    fill_s: float
     split_s: float
     split_under: float
     cast_s: float
@@ -119,15 +137,15 @@ class GemmConstants:
     menus_batched: tuple[Menu, ...]
     families: tuple[tuple[str, int], ...] = ()
     generations: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
-    by_rows: tuple[tuple[str, Steps], ...] = ()
-    steps: Steps = ()
+    dispatches: tuple[tuple[str, TileDispatch], ...] = ()
+    dispatch: TileDispatch | None = None
     boost: float = 1.0
 
     def on(self, generation: str) -> GemmConstants:
         """The constants of a generation of matrix units, those of all where it was not measured."""
         factors = dict(self.generations).get(generation, ())
         found: dict[str, Any] = {name: getattr(self, name) * factor for name, factor in factors}
-        return replace(self, generations=(), steps=dict(self.by_rows).get(generation, ()), **found)
+        return replace(self, generations=(), dispatch=dict(self.dispatches).get(generation), **found)
 
     def library(self, family: str, batched: bool) -> tuple[Menu, ...]:
         """Menus that the library of an architecture may have, each as likely as the others."""
@@ -328,7 +346,7 @@ def most(device: Accelerator, dtype: str, engine: str) -> float:
     own = load().constants[engine].on(generation_of(device))
     one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
     tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
-    tiles |= {tile for _, tile in own.steps}
+    tiles |= {tile for _, _, tile in own.dispatch.tiles} if own.dispatch else set()
     return chip.units * max(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles)
 
 
@@ -345,10 +363,11 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
     loose = misaligned(work, device)
-    for code, apart, tuned in _kinds(work, loose):
-        chip = silicon(device, "float32" if apart else DTYPES[code])
-        own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
-        rows = np.flatnonzero((work.dtype == code) & (loose == apart) & (work.tuned == tuned))
+    for kind, at_kind in _kinds(work, loose):
+        chip = silicon(device, "float32" if kind.loose else DTYPES[kind.dtype])
+        own = constants[TUNED if kind.tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
+        own = replace(own, dispatch=None) if kind.library else own
+        rows = np.flatnonzero(at_kind)
         if device.kind == "cpu":
             from triosim.kernels.physical import processor  # which runs on other devices do not load
 
@@ -380,17 +399,28 @@ def misaligned(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
     return np.asarray(halves & (work.batch > 1) & ((work.k % _LOAD != 0) | (work.n % _LOAD != 0)))
 
 
-def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> list[tuple[int, bool, bool]]:
-    """Element types, whether they are misaligned and whether tuned, each that there is."""
-    return sorted(set(zip(work.dtype.tolist(), loose.tolist(), work.tuned.tolist(), strict=True)))
+class _Kind(NamedTuple):
+    """Products that run in the same kernels: element type, whether misaligned, tuned, and a library's."""
+
+    dtype: int
+    loose: bool
+    tuned: bool
+    library: bool
+
+
+def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> Iterator[tuple[_Kind, NDArray[np.bool_]]]:
+    """Each kind that there is, and which products are of it."""
+    columns = (work.dtype, loose, work.tuned, work.library)
+    for kind in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
+        yield _Kind(*kind), np.all([column == value for column, value in zip(columns, kind, strict=True)], axis=0)
 
 
 def _seconds(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
     """Time of each product, and what binds it."""
     call = _call(work, chip, c, reference)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
-    if c.steps:
-        single = many = (tuple(tile for _, tile in c.steps),)
+    if c.dispatch:
+        single = many = (tuple(sorted({tile for _, _, tile in c.dispatch.tiles})),)
     best, compute, memory = _over_menus(work, chip, c, call, single)
     batched = work.batch > 1
     if batched.any() and many != single:
@@ -424,24 +454,32 @@ def _fastest(
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
-    lowest = dict(zip((tile for _, tile in c.steps), (0.0, *(rows for rows, _ in c.steps)), strict=False))
-    highest = {tile: rows for rows, tile in c.steps}
-    for tile in menu:
+    taken = _taken(work, c.dispatch, menu) if c.dispatch else None
+    for at, tile in enumerate(menu):
         for total, of_compute, of_memory in _tile(work, chip, c, call, *tile):
             better = total < best
-            if c.steps:
-                better &= (work.m > lowest[tile]) & (work.m <= highest[tile])
+            if taken is not None:
+                better &= taken == at
             np.copyto(best, total, where=better)
             np.copyto(compute, of_compute, where=better)
             np.copyto(memory, of_memory, where=better)
     return best, compute, memory
 
 
+def _taken(work: Gemm, dispatch: TileDispatch, menu: Menu) -> NDArray[np.int8]:
+    """Which tile of a menu a library takes of each product."""
+    found = np.full(len(work), -1, np.int8)
+    for rows, columns, tile in reversed(dispatch.tiles):
+        found[(work.m <= rows) & (work.n <= columns)] = menu.index(tile)
+    return found
+
+
 @dataclass(frozen=True)
 class _Call:
     """What does not depend on the tile."""
 
-    rate: float  # FLOP/s of one unit
+    rate: float  # FLOP/s of one unit where all work
+    apart: NDArray  # time of a step over that, where parts of the units work (_PARTS)
     tile: float  # tm tn / (tm + tn) at which a tile reaches half
     best: float  # what a tile can reach at best
     sparsity: float  # how much faster products are of which two elements in four are left out
@@ -466,7 +504,19 @@ def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float
     if halved(chip, reference):
         tile, best = tile * chip.at_16_bits / (HALVED * reference), 1.0
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
-    return _Call(rate, tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+    return _Call(rate, _apart(chip, c, reference), tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+
+
+_PARTS = np.geomspace(1 / 256, 1.0, 33)
+"""Parts of a device's units that work."""
+
+
+def _apart(chip: DeviceParameters, c: GemmConstants, reference: float) -> NDArray[np.float64]:
+    """Time of a step where a part of the units works (:data:`_PARTS`), over that where all do: power binds less."""
+    if halved(chip, reference):
+        return np.ones(len(_PARTS))
+    rates = governed(chip, c.reach * chip.peak * _PARTS, joules(chip, c, reference), c)
+    return rates[-1] * _PARTS / rates
 
 
 def _kept(item: NDArray) -> NDArray:
@@ -502,16 +552,18 @@ def _tile(
     of_tile: float | NDArray = _step(call, c, tm, tn, 1.0)
     if call.sparsity > 1 and work.sparse.any():
         of_tile = np.where(work.sparse, _step(call, c, tm, tn, call.sparsity), of_tile)
+    if c.dispatch and c.dispatch.fills:
+        beyond = np.where(down > 1, down * tm - work.m, 0.0) * (c.fill_s * speed)
+        of_tile = of_tile + np.maximum(beyond - of_tile, 0.0) / np.maximum(down, 1.0)
     held = max(math.floor(c.resident * _BLOCK / (tm * tn)), 1)
-    group = max(np.sqrt(chip.units * tn / tm), 1.0)  # tiles down that run at one time, so that the group is square
-    again_a = call.lose_a * np.maximum(np.ceil(across * group / chip.units) - 1, 0)
-    again_b = call.lose_b * np.maximum(np.ceil(down / group) - 1, 0)
-    traffic = call.miss * (call.a + call.b + call.c) + call.a * again_a + call.b * again_b
+    again_a, again_b = _again(down, across, chip.units, tm, tn, c.dispatch)
+    again = call.a * call.lose_a * again_a + call.b * call.lose_b * again_b
+    traffic = call.miss * (call.a + call.b + call.c) + again
     stores = tm * tn * work.c_bytes / (c.epilogue * 64.0 * chip.clock)
     room = max(c.resident, 1.0) * chip.units / blocks
     parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(room, work.k / 64.0), 1.0, 32.0))))
     parts = np.where(blocks < c.split_under * chip.units, parts, 1.0)
-    for split in (None,) if c.steps else (None, parts):
+    for split in (None,) if c.dispatch else (None, parts):
         if split is None:
             u, k = blocks / chip.units, work.k
         else:
@@ -519,7 +571,8 @@ def _tile(
         whole = np.ceil(u)
         waves = np.where(u > held, (whole + c.stream * u) / (1.0 + c.stream), whole)
         rounds = np.maximum(waves / held, 1.0)
-        compute = k * np.maximum(waves * of_tile, rounds * (of_tile + c.step / chip.clock))
+        step = of_tile if u.min() >= 1 else of_tile * np.interp(u, _PARTS, call.apart)
+        compute = k * np.maximum(waves * step, rounds * (step + c.step / chip.clock))
         memory = traffic / (c.memory * chip.bandwidth * np.minimum(1.0, c.concurrency * u))
         chain = k * (c.latency_s * speed)
         joined = np.sqrt(np.sqrt((compute * compute) ** 2 + (memory * memory) ** 2 + (chain * chain) ** 2))
@@ -529,6 +582,19 @@ def _tile(
             sums = sums / (_CACHE_OVER_MEMORY * c.memory * chip.bandwidth)
             total = np.where(split > 1.0, total + c.split_s * speed + sums, np.inf)
         yield total, compute, memory
+
+
+def _again(
+    down: NDArray, across: NDArray, units: float, tm: int, tn: int, dispatch: TileDispatch | None
+) -> tuple[NDArray, NDArray]:
+    """How often A and B are read again: tiles that run at one time are a square, or lines (:class:`TileDispatch`)."""
+    if dispatch is None:
+        group = max(np.sqrt(units * tn / tm), 1.0)  # tiles down
+        return np.maximum(np.ceil(across * group / units) - 1, 0), np.maximum(np.ceil(down / group) - 1, 0)
+    columns = (across > down) | dispatch.down
+    a = np.ceil(across * np.minimum(down, units) / units) - 1
+    b = np.ceil(down * np.minimum(across, units) / units) - 1
+    return np.where(columns, np.maximum(a, 0), 0.0), np.where(columns, 0.0, np.maximum(b, 0))
 
 
 def _step(call: _Call, c: GemmConstants, tm: int, tn: int, faster: float) -> float:
@@ -572,7 +638,7 @@ def load() -> FittedGemm:
     found = _constants.document("gemm")
     constants = {
         name: constants_of(
-            row, found["menus"][name], found["generations"].get(name, {}), found["by_rows"].get(name, {})
+            row, found["menus"][name], found["generations"].get(name, {}), found["dispatches"].get(name, {})
         )
         for name, row in found["constants"].items()
     }
@@ -587,20 +653,26 @@ def constants_of(
     row: Mapping[str, float],
     menus: Mapping[str, Any],
     generations: Mapping[str, Mapping[str, float]],
-    by_rows: Mapping[str, list[Any]],
+    dispatches: Mapping[str, Mapping[str, Any]],
 ) -> GemmConstants:
     """Constants from their rows in the file."""
     numbers: dict[str, Any] = {f.name: float(row[f.name]) for f in fields(GemmConstants) if f.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
     families = tuple((str(name), int(at)) for name, at in menus["families"].items())
     factors = tuple((str(name), tuple(sorted(each.items()))) for name, each in generations.items())
-    steps = tuple(
-        (str(name), tuple((math.inf if rows is None else float(rows), (int(tm), int(tn))) for rows, (tm, tn) in each))
-        for name, each in by_rows.items()
-    )
+    known = tuple((str(name), _dispatch(each)) for name, each in dispatches.items())
     return GemmConstants(
-        **numbers, menus=one, menus_batched=many, families=families, generations=factors, by_rows=steps
+        **numbers, menus=one, menus_batched=many, families=families, generations=factors, dispatches=known
     )
+
+
+def _dispatch(row: Mapping[str, Any]) -> TileDispatch:
+    tiles = tuple((_bound(rows), _bound(columns), (int(tm), int(tn))) for rows, columns, (tm, tn) in row["tiles"])
+    return TileDispatch(tiles, bool(row["down"]), bool(row["fills"]))
+
+
+def _bound(size: float | None) -> float:
+    return math.inf if size is None else float(size)
 
 
 def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:
@@ -623,10 +695,9 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
     """
     out = np.empty(len(work))
     family, generation, loose = family_of(device), generation_of(device), misaligned(work, device)
-    for code, apart, tuned in _kinds(work, loose):
-        unit = multiplication(device, "float32" if apart else DTYPES[code]).unit
-        of = fitted.spread[TUNED if tuned and unit == "narrow" else unit]
-        at = (work.dtype == code) & (loose == apart) & (work.tuned == tuned)
+    for kind, at in _kinds(work, loose):
+        unit = multiplication(device, "float32" if kind.loose else DTYPES[kind.dtype]).unit
+        of = fitted.spread[TUNED if kind.tuned and unit == "narrow" else unit]
         known = family if unit == "simt" else generation
         out[at] = (of.seen if known in of.families else of.unseen)[limit[at]]
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)

@@ -28,6 +28,8 @@ class Gemm:
         sparse: whether two of every four elements of B along ``k`` are zero and hardware may leave them out.
         tuned: whether products of 8 bits run in the kernels of training libraries and DeepGEMM, which are faster than
             those that serving stacks run on activations with a scale for each token.
+        library: whether products of 8 bits run in a library's kernels, which has whichever tile is fastest, and not in
+            those that an engine brings along, of which it is known what they take.
     """
 
     m: NDArray[np.float64]
@@ -42,6 +44,7 @@ class Gemm:
     casts: NDArray[np.bool_]
     sparse: NDArray[np.bool_]
     tuned: NDArray[np.bool_]
+    library: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.m)
@@ -63,13 +66,14 @@ class Gemm:
 def gemm(
     m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, batch: ArrayLike = 1.0, *, warm: bool = False,
     casts: bool = False, weights: str | None = None, sparse: bool = False, tuned: bool = False,
+    library: bool = False,
 ) -> Gemm:  # fmt: skip
     """Products of one element type; C has 16 bits where A and B have fewer.
 
     Args:
         m, n, k, batch: as in :class:`Gemm`; what is the same in all rows may be a single number.
         dtype: type that is multiplied.
-        warm, casts, sparse, tuned: as in :class:`Gemm`.
+        warm, casts, sparse, tuned, library: as in :class:`Gemm`.
         weights: type that B is stored in, where it is another: ``int4`` and ``int8`` for weight-only quantization.
 
     Raises:
@@ -86,7 +90,7 @@ def gemm(
     return Gemm(
         rows, columns, depth, products, column(code, np.int8), column(item, float), column(stored, float),
         column(max(item, 2.0), float), column(warm, bool), column(casts, bool), column(sparse, bool),
-        column(tuned, bool),
+        column(tuned, bool), column(library, bool),
     )  # fmt: skip
 
 
@@ -110,7 +114,8 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
     # what multiplies 8 bits in a trace is a training step's, and given them as they are; scales of rows take PyTorch
     # to CUTLASS's kernels, as they do serving stacks (aten/src/ATen/native/cuda/RowwiseScaledMM.cu)
     tuned = np.isin(dtype, _EIGHT) & ~scaled_by_rows(trace, rows)
-    return Gemm(m, n, k, batch, dtype.astype(np.int8), item, stored, np.maximum(item, 2.0), no, no, no, tuned), times
+    code, out = dtype.astype(np.int8), np.maximum(item, 2.0)
+    return Gemm(m, n, k, batch, code, item, stored, out, no, no, no, tuned, no), times
 
 
 _EIGHT = (DTYPE_CODE["float8_e4m3fn"], DTYPE_CODE["float8_e5m2"])

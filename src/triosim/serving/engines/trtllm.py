@@ -46,6 +46,7 @@ class TrtLlm(Policy):
     free: ClassVar[bool] = True
     step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
+    library_products: ClassVar[bool] = True  # tensorrt_llm/_torch/modules/linear.py, cublas_scaled_mm: cuBLASLt
     overlaps: ClassVar[bool] = True
     front_s: ClassVar[float] = FRONT_S
     fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})
