@@ -114,6 +114,7 @@ private:
     };
     struct Worker {
         std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0, due = 0;
+        std::int64_t exposed = 0, gap = 0;  // ticks of the row without compute that have been added up
         double left = 0, rate = 1;
         std::uint32_t version = 0;
         int moves = 0, talks = 0;
@@ -212,14 +213,36 @@ private:
 
     // Time in which a worker neither changed what it does nor what it talks is added up.
     void account(std::size_t w) {
+        if (workers_[w].seen < host_[w] && host_[w] < now_) account(w, host_[w]);
+        account(w, now_);
+    }
+
+    void account(std::size_t w, std::int64_t now) {
         Worker& me = workers_[w];
-        const auto span = now_ - me.seen;
-        if (span > 0) {
-            if (me.row != NEVER) work[w] += span;
-            else if (me.talks) talk[w] += span;
-            else hosted[w] += std::clamp<std::int64_t>(host_[w] - me.seen, 0, span);
+        const auto span = now - me.seen;
+        if (span <= 0) return;
+        auto nothing = span;  // without compute and what is moved within it
+        if (me.row != NEVER) {
+            const double left = me.left - static_cast<double>(now - me.last) * me.rate;
+            const double part = 1 - left / std::max(static_cast<double>(p_.ticks[me.row]), 1.0);
+            const auto exposed = static_cast<std::int64_t>(part * static_cast<double>(p_.exposed[me.row]));
+            const auto gap = static_cast<std::int64_t>(part * static_cast<double>(p_.gap[me.row]));
+            nothing = gap - me.gap;
+            talk[w] += exposed - me.exposed;
+            work[w] += span - (exposed - me.exposed) - nothing;
+            me.exposed = exposed;
+            me.gap = gap;
+        } else if (me.held != NEVER) {
+            const auto which = static_cast<std::size_t>(piece(me.turn));
+            const auto exposed =
+                static_cast<std::int64_t>(p_.held_exposed[which] * static_cast<double>(now - me.last));
+            nothing -= exposed - me.exposed;
+            talk[w] += exposed - me.exposed;
+            me.exposed = exposed;
         }
-        me.seen = now_;
+        if (me.talks) talk[w] += nothing;
+        else if (now <= host_[w]) hosted[w] += nothing;
+        me.seen = now;
     }
 
     // Begins what can begin on some streams of a worker: those that something has become free for.
@@ -270,6 +293,7 @@ private:
             me.row = row;
             me.turn = turn;
             me.begun = me.last = now_;
+            me.exposed = me.gap = 0;
             me.left = static_cast<double>(p_.ticks[row]);
             me.rate = me.moves ? 1 / p_.stretch[row] : 1;
             expect(w);
@@ -349,6 +373,7 @@ private:
         const bool before = me.moves > 0;
         me.moves += change;
         if (before == (me.moves > 0) || me.row == NEVER || p_.stretch[me.row] == 1) return;
+        account(w);
         me.left -= static_cast<double>(now_ - me.last) * me.rate;
         me.last = now_;
         me.rate = me.moves ? 1 / p_.stretch[me.row] : 1;
@@ -446,6 +471,8 @@ private:
         me.row = me.held = NEVER;
         if (const auto until = t_.release[me.turn] + p_.held[row]; until > now_) {  // its host is not that far
             me.held = row;
+            me.last = now_;
+            me.exposed = 0;
             ++waited_;
             events_.push({me.due = until, HELD, w, ++me.version});
             return;

@@ -6,6 +6,8 @@ stream is free and the rows that it waits for have ended.  Compute does not begi
 
 * Compute does not end before its host has issued it, at the earliest ``host_delay`` ticks after its action is released;
   collectives and sends do not begin before that.
+* A row of compute stands for many kernels: in some of its ticks collectives within it are under way and nothing is
+  computed, in others nothing at all is done.  Those are told apart from what is computed as it goes on.
 * Compute takes ``slowdown`` times as long while a collective of its worker is under way, or a send to itself.
 * Collectives and sends belong to a *transfer class* that uses parts of *resources*.  Where those under way use more
   than all of one, max-min sharing sets their rates: all go equally fast until a resource is full; those on it stay as
@@ -69,6 +71,9 @@ class ContendedFragment:
         before: rows of the fragment that must have ended first, all of them earlier, int32.
         host_delay: ticks after the release of the action before which compute does not end, and collectives and sends
             do not begin; 0 where they do not wait for the host, int64.
+        gap, exposed: of the ticks of compute those in which nothing is done, and those in which collectives within it
+            are under way and nothing is computed, int64.
+        waiting_exposed: part of the time in which compute waits for its host in which the latter are.
     """
 
     kind: NDArray[np.int8]
@@ -78,6 +83,9 @@ class ContendedFragment:
     label: Int32
     before: Ragged
     host_delay: Int64
+    gap: Int64
+    exposed: Int64
+    waiting_exposed: float = 0.0
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -159,8 +167,8 @@ class ContendedRun:
 
     Attributes:
         end: when the last row ended.
-        work: of each worker, with compute under way.
-        communication: with collectives, sends or receives under way, but no compute.
+        work: of each worker, in which it computes.
+        communication: with collectives, sends or receives under way, those within compute too, but nothing computed.
         hosted: with neither, while busy with something else.
         label_ticks: from begin to end of the rows of each label, shape ``(workers, labels)``.
         left_out: actions that were not run one by one, as they repeat others exactly; only C++ leaves out any.
@@ -204,6 +212,8 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
             joined([p.stream for p in fragments], np.int8), joined([p.ticks for p in fragments], np.int64),
             joined([p.slowdown for p in fragments], np.float64), joined([p.label for p in fragments], np.int32),
             before.offsets, before.values.astype(np.int32), joined([p.host_delay for p in fragments], np.int64),
+            joined([p.gap for p in fragments], np.int64), joined([p.exposed for p in fragments], np.int64),
+            np.array([p.waiting_exposed for p in fragments], np.float64),
         ),
         (
             row_ends(map(len, schedule.order)), joined(schedule.order, np.int32), joined(schedule.offset, np.int32),
@@ -233,7 +243,9 @@ class _WorkerState:
     Attributes:
         row, action, begun: of its compute, None without any.
         waiting_row: row that is done but for its host, None without any.
-        left, rate, last: ticks of it that are left alone, how fast they go, and since when.
+        left, rate, last: ticks of it that are left alone, how fast they go, and since when; ``last`` also when its wait
+            for the host began.
+        exposed, gap: its ticks without compute that have been added up.
         moves, talks: collectives under way, and transfers of all kinds.
     """
 
@@ -241,6 +253,7 @@ class _WorkerState:
         self.row: int | None = None
         self.waiting_row: int | None = None
         self.action = self.begun = self.last = self.seen = self.version = self.moves = self.talks = 0
+        self.exposed = self.gap = 0
         self.left, self.rate = 0.0, 1.0
         self.woken = [-1] * streams
 
@@ -369,6 +382,7 @@ class _ContendedSimulator:
         if fragment.kind[row] == RowKind.COMPUTE:
             self._account(worker)
             me.row, me.action, me.begun, me.last, me.left = row, action, self.now, self.now, ticks
+            me.exposed = me.gap = 0
             me.rate = 1 / float(fragment.slowdown[row]) if me.moves else 1.0
             self._expect(worker)
             return
@@ -466,6 +480,7 @@ class _ContendedSimulator:
         before, me.moves = me.moves > 0, me.moves + change
         if before == (me.moves > 0) or me.row is None:
             return
+        self._account(worker)
         me.left -= (self.now - me.last) * me.rate
         me.last = self.now
         slowdown = float(self.schedule.fragments[self._ported(worker, me.action).fragment].slowdown[me.row])
@@ -486,7 +501,7 @@ class _ContendedSimulator:
         host_delay = int(self.schedule.fragments[self._ported(worker, me.action).fragment].host_delay[row])
         until = int(self.schedule.release[worker][me.action]) + host_delay
         if until > self.now:  # its host is not that far
-            me.waiting_row = row
+            me.waiting_row, me.last, me.exposed = row, self.now, 0
             me.version += 1
             heappush(self.events, (until, 3, worker, me.version))
             return
@@ -521,15 +536,33 @@ class _ContendedSimulator:
 
     def _account(self, worker: int) -> None:
         """Add up the time in which a worker did the same."""
+        me, host = self.workers[worker], int(self.schedule.host[worker])
+        if me.seen < host < self.now:
+            self._account_until(worker, host)
+        self._account_until(worker, self.now)
+
+    def _account_until(self, worker: int, now: int) -> None:
         me = self.workers[worker]
-        span = self.now - me.seen
+        span = nothing = now - me.seen  # of it ``nothing`` without compute and collectives within it
         if me.row is not None:
-            self.work[worker] += span
-        elif me.talks:
-            self.communication[worker] += span
-        else:
-            self.hosted[worker] += min(max(int(self.schedule.host[worker]) - me.seen, 0), span)
-        me.seen = self.now
+            fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
+            part = 1 - (me.left - (now - me.last) * me.rate) / max(float(fragment.ticks[me.row]), 1.0)
+            exposed, gap = (int(part * float(column[me.row])) for column in (fragment.exposed, fragment.gap))
+            more, me.exposed = exposed - me.exposed, exposed
+            nothing, me.gap = gap - me.gap, gap
+            self.communication[worker] += more
+            self.work[worker] += span - more - nothing
+        elif me.waiting_row is not None:
+            fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
+            exposed = int(fragment.waiting_exposed * float(now - me.last))
+            more, me.exposed = exposed - me.exposed, exposed
+            nothing = span - more
+            self.communication[worker] += more
+        if me.talks:
+            self.communication[worker] += nothing
+        elif now <= int(self.schedule.host[worker]):
+            self.hosted[worker] += nothing
+        me.seen = now
 
 
 def _ticks(left: float, rate: float) -> int:

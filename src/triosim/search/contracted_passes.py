@@ -73,8 +73,8 @@ class ContractedPass:
 
     Attributes:
         ports: where rows that send or receive lead, in order.
+        gap, exposed, waiting_exposed: as of :class:`triosim.engine.contended.ContendedFragment`.
         calls: collectives in its stretches of work.
-        exposed: ticks of them beside which nothing is computed.
         host: ticks for which the host issues it.
         reduces: the first row of what follows the last backward of a chunk, -1 without any.
         host_delay: as of :class:`triosim.engine.contended.ContendedFragment`.
@@ -87,16 +87,18 @@ class ContractedPass:
     label: list[int] = field(default_factory=list)
     before: list[list[int]] = field(default_factory=list)
     host_delay: list[int] = field(default_factory=list)
+    gap: list[int] = field(default_factory=list)
+    exposed: list[int] = field(default_factory=list)
+    waiting_exposed: float = 0.0
     ports: list[PortTarget] = field(default_factory=list)
     calls: Counter[Call] = field(default_factory=Counter)
-    exposed: int = 0
     host: int = 0
     reduces: int = -1
 
     def add(
         self, kind: RowKind, stream: int, ticks: int, before: Sequence[int] = (), slowdown: float = 1.0,
         label: int = -1,
-        port: PortTarget | None = None, host_delay: int = 0,
+        port: PortTarget | None = None, host_delay: int = 0, gap: int = 0, exposed: int = 0,
     ) -> int:  # fmt: skip
         """One more row; returns its number."""
         self.kind.append(int(kind))
@@ -106,6 +108,8 @@ class ContractedPass:
         self.label.append(label)
         self.before.append(sorted({row for row in before if row >= 0}))
         self.host_delay.append(host_delay)
+        self.gap.append(int(gap))
+        self.exposed.append(int(exposed))
         if port is not None:
             self.ports.append(port)
         return len(self.kind) - 1
@@ -120,6 +124,8 @@ class ContractedPass:
         self.label += [-1] * count
         self.before += [sorted({row for row in before if row >= 0}), *([] for _ in range(1, count))]
         self.host_delay += [*[0] * (count - 1), host_delay]
+        self.gap += [segment.gap for segment in segments]
+        self.exposed += [segment.exposed for segment in segments]
         return first + count - 1
 
     def exchange(
@@ -143,7 +149,8 @@ class ContractedPass:
         return ContendedFragment(
             np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
             np.array(self.slowdown, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
-            np.array(self.host_delay, np.int64),
+            np.array(self.host_delay, np.int64), np.array(self.gap, np.int64), np.array(self.exposed, np.int64),
+            self.waiting_exposed,
         )  # fmt: skip
 
 
@@ -154,8 +161,6 @@ class PassRows(Protocol):
     def ports(self) -> Sequence[PortTarget]: ...
     @property
     def calls(self) -> Counter[Call]: ...
-    @property
-    def exposed(self) -> int: ...
     @property
     def host(self) -> int: ...
 
@@ -243,6 +248,7 @@ class StageContraction:
             waits,
             slowdown=chain.slowdown,
             host_delay=max(host_delay, 0),
+            gap=int(chain.gaps[rows].sum()),
         )
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
@@ -344,7 +350,7 @@ class _PassContraction:
         self.made.host += chained.host
         self.made.calls.update(self.of.chain.calls[call] for call in chained.calls.tolist())
         self.made.calls.update(self.of.chain.calls[call] for call, _ in chained.leading)
-        self.made.exposed += chained.exposed
+        self.made.waiting_exposed = max(self.made.waiting_exposed, chained.waiting_exposed)
         marks = {last, *(place for place in (*ready, *self.receives) if first < place < last)}
         events = [*self.going, *(self.units.ends if self.units is not None else ())]
         marks |= {self.index[row] + 1 for row in events if first <= self.index[row] < last}
@@ -379,7 +385,7 @@ class _PassContraction:
         begin, end = chained.at(place), chained.at(mark)
         ended = int(chained.end.max(initial=0))
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
-        return [ChainSegment(b - a, chained.slowdown_between(a, b)) for a, b in pairwise(times)]
+        return [chained.average(a, b) for a, b in pairwise(times)]
 
     def _lead(self, chained: OperatorChainRun, first: int) -> list[int]:
         """Collectives that wait for no operator of the range; returns what its work waits for."""
@@ -400,9 +406,10 @@ class _PassContraction:
             op, stream, _, _, _, seconds, size, what, axis, *_ = self.builder.row(number)
             before = [self.written[row] for row in self.builder.before(number)]
             if op == Op.COMPUTE:
-                ticks = int(picoseconds(seconds, "a copy")) + (chain.gap if seconds > 0 else 0)
+                gap = chain.gap if seconds > 0 else 0
+                ticks = int(picoseconds(seconds, "a copy")) + gap
                 self.made.host += chain.launch
-                row = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, chain.slowdown)
+                row = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, chain.slowdown, gap=gap)
             else:
                 on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
                 row = self.of.collective(self.made, (what, size, axis), on, before)
@@ -431,8 +438,7 @@ class _PassContraction:
         last = self.ended[len(self.rows)]
         once = self._once()
         if once:
-            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, once)
-            made.exposed += once
+            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, once, exposed=once)
         reduced: dict[int, int] = {}
         if self.units is not None and job.stages.count > 1:
             self.units = facts.gathering(self.part, self.builder, BlockUseRecorder(), True, UngatheredUnits(), False)

@@ -41,16 +41,46 @@ class LeadingCollective(NamedTuple):
     waits: bool
 
 
+class UnusedTicks:
+    """When an operator chain computes nothing.
+
+    Args:
+        works: when it computes, disjoint and ascending.
+        calls: when its collectives are under way, disjoint and ascending.
+
+    Attributes:
+        exposed: ticks of the collectives in all.
+    """
+
+    def __init__(self, works: Spans, calls: Spans) -> None:
+        self._ends = ends = np.sort(np.concatenate([np.zeros(1, np.int64), *works, *calls]))
+        computes, moves = (_inside((ends[1:] + ends[:-1]) / 2, *spans) for spans in (works, calls))
+        ticks = np.diff(ends)
+        self._gap, self._exposed = (
+            np.append(0, np.cumsum(np.where(kind, ticks, 0))) for kind in (~computes & ~moves, ~computes & moves)
+        )
+        self.exposed = int(self._exposed[-1])
+
+    def until(self, at: Int64) -> tuple[Int64, Int64]:
+        """Ticks before some moments in which nothing is done, and in which there are collectives only."""
+        late = np.maximum(at - self._ends[-1], 0)
+        gap, exposed = (np.rint(np.interp(at, self._ends, of)).astype(np.int64) for of in (self._gap, self._exposed))
+        return gap + late, exposed
+
+
 class ChainSegment(NamedTuple):
     """A stretch of a chain.
 
     Attributes:
         ticks: how long it is.
         slowdown: how many times longer it takes beside collectives of another axis.
+        gap, exposed: as of :class:`triosim.engine.contended.ContendedFragment`.
     """
 
     ticks: int
     slowdown: float
+    gap: int
+    exposed: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +90,7 @@ class OperatorChainRun:
     Attributes:
         free: when the stream is free after each operator, shape ``(operators,)``.
         idle: when it has nothing to compute.
+        unused: when nothing is computed.
         calls: collectives that are called, ascending by their beginning.
         begin, end: of each of them.
         leading: collectives that are called besides and wait for no operator.
@@ -68,10 +99,12 @@ class OperatorChainRun:
             stream is not free after it, shape ``(operators,)``.
         slowdown: of what computes beside a collective.
         tensor: how many times longer the collectives take beside those of another axis.
+        waiting_exposed: as of :class:`triosim.engine.contended.ContendedFragment`.
     """
 
     free: Int64
     idle: Spans
+    unused: UnusedTicks
     calls: Int64
     begin: Int64
     end: Int64
@@ -81,11 +114,12 @@ class OperatorChainRun:
     host_delay: Int64
     slowdown: float
     tensor: float = field(default=1.0)
+    waiting_exposed: float = field(default=0.0)
 
     @property
     def exposed(self) -> int:
-        """Ticks of the collectives, or of waiting for them, in which nothing is computed."""
-        return int((self.idle[1] - self.idle[0]).sum())
+        """Ticks of the collectives in which nothing is computed."""
+        return self.unused.exposed
 
     def at(self, row: int) -> int:
         """When the stream is free before operator ``row``."""
@@ -101,13 +135,19 @@ class OperatorChainRun:
 
     def segments(self, first: int, last: int) -> list[ChainSegment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
-        return self._between(self.at(first), self.at(last)) or [ChainSegment(0, 1.0)]
+        return self._between(self.at(first), self.at(last)) or [ChainSegment(0, 1.0, 0, 0)]
+
+    def average(self, begin: int, end: int) -> ChainSegment:
+        """All between two ticks as one stretch."""
+        gap, exposed = self.unused.until(np.array([begin, end]))
+        slowdown = self.slowdown_between(begin, end)
+        return ChainSegment(end - begin, slowdown, int(gap[1] - gap[0]), int(exposed[1] - exposed[0]))
 
     def slowdown_between(self, begin: int, end: int) -> float:
         """How many times longer all between two ticks takes beside collectives of another axis."""
         if not self.slows or begin == end:
             return 1.0
-        return sum(ticks * slowdown for ticks, slowdown in self._between(begin, end)) / (end - begin)
+        return sum(one.ticks * one.slowdown for one in self._between(begin, end)) / (end - begin)
 
     @property
     def slows(self) -> bool:
@@ -118,8 +158,9 @@ class OperatorChainRun:
         cuts, slowdowns = self._stretches
         first, last = bisect_right(cuts, begin), bisect_left(cuts, end)
         times = [begin, *cuts[first:last], end]
-        found = zip(times[:-1], times[1:], slowdowns[first : last + 1], strict=False)
-        return [ChainSegment(until - at, slowdown) for at, until, slowdown in found if until > at]
+        gap, exposed = (np.diff(of).tolist() for of in self.unused.until(np.array(times)))
+        found = zip(times[:-1], times[1:], slowdowns[first : last + 1], gap, exposed, strict=False)
+        return [ChainSegment(until - at, *more) for at, until, *more in found if until > at]
 
     @cached_property
     def _stretches(self) -> tuple[list[int], list[float]]:
@@ -203,22 +244,29 @@ class OperatorChain:
             called = called.copy()
             called[[call for call, _ in leading]] = 0
         at = np.array(rows, np.int32)
-        begin, done, _, call_begin, call_end = run_operator_chain(self._columns, at, called)
+        begin, done, _, *moves = run_operator_chain(self._columns, at, called)
         skips = self.skips[at].astype(bool)
         free = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at]))
+        calls = np.flatnonzero(moves[0] >= 0)
+        calls = calls[np.argsort(moves[0][calls], kind="stable")]
+        unused = UnusedTicks((begin[~skips], done[~skips]), (moves[0][calls], moves[1][calls]))
         issued = host_delay = np.zeros(len(at), np.int64)
+        waiting_exposed = 0.0
         if self.hosted:
-            _, done, issued, *_ = run_operator_chain(self._columns, at, called, hosted=True)
+            late, done, issued, *moved = run_operator_chain(self._columns, at, called, hosted=True)
             issued = issued + self.launch * len(leading)
             host_delay = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at])) + self.launch * len(leading)
+            waits = int(host_delay[-1] - free[-1]) if len(at) else 0
+            if waits > 0 and len(calls):
+                order = calls[np.argsort(moved[0][calls], kind="stable")]
+                waited = UnusedTicks((late[~skips], done[~skips]), (moved[0][order], moved[1][order]))
+                waiting_exposed = min(max((waited.exposed - unused.exposed) / waits, 0.0), 1.0)
         before = np.concatenate([np.zeros(1, np.int64), free[:-1]])
         idle = np.flatnonzero((begin > before) & ~skips)
-        calls = np.flatnonzero(call_begin >= 0)
-        calls = calls[np.argsort(call_begin[calls], kind="stable")]
         host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
         return OperatorChainRun(
-            free, (before[idle], begin[idle]), calls, call_begin[calls], call_end[calls], leading, host, issued,
-            host_delay, self.slowdown, self.tensor,
+            free, (before[idle], begin[idle]), unused, calls, moves[0][calls], moves[1][calls], leading, host, issued,
+            host_delay, self.slowdown, self.tensor, waiting_exposed,
         )  # fmt: skip
 
     def leads(self, rows: Sequence[int]) -> bool:
