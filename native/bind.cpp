@@ -434,8 +434,9 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
         columns.flat<std::int8_t>(pieces[2], "stream"), columns.flat<std::int64_t>(pieces[3], "ticks"),
         columns.flat<double>(pieces[4], "stretch"),     columns.flat<std::int32_t>(pieces[5], "label"),
         columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before"),
-        columns.flat<std::int64_t>(pieces[8], "held"),    columns.flat<std::int64_t>(pieces[9], "gap"),
-        columns.flat<std::int64_t>(pieces[10], "exposed"), columns.flat<double>(pieces[11], "held_exposed")};
+        columns.flat<std::int64_t>(pieces[8], "held"),    columns.flat<double>(pieces[9], "beside"),
+        columns.flat<std::int64_t>(pieces[10], "gap"),    columns.flat<std::int64_t>(pieces[11], "exposed"),
+        columns.flat<double>(pieces[12], "held_exposed")};
     const MeetingTurns when{
         columns.flat<std::int64_t>(played[0], "first"),      columns.flat<std::int32_t>(played[1], "cast"),
         columns.flat<std::int32_t>(played[2], "number"),     columns.flat<std::int64_t>(played[3], "release"),

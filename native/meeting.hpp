@@ -116,6 +116,7 @@ private:
         std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0, due = 0;
         std::int64_t exposed = 0, gap = 0;  // ticks of the row without compute that have been added up
         double left = 0, rate = 1;
+        double beside = 1;  // how many times longer what it moves takes beside its row
         std::uint32_t version = 0;
         int moves = 0, talks = 0;
     };
@@ -123,6 +124,7 @@ private:
         std::size_t worker = 0, to = 0;
         std::int64_t row = 0, turn = 0, begun = 0, last = 0, message = NEVER, due = 0;
         double left = 0, rate = 1;
+        double share = 0;  // rate but for what is worked on beside it
         std::uint32_t version = 0;
         std::int32_t way = 0;    // -1 once it has been delivered
         std::size_t first = 0;   // of those that go beside each other: the first, which counts those under way
@@ -223,10 +225,16 @@ private:
         if (span <= 0) return;
         auto nothing = span;  // without compute and what is moved within it
         if (me.row != NEVER) {
-            const double left = me.left - static_cast<double>(now - me.last) * me.rate;
-            const double part = 1 - left / std::max(static_cast<double>(p_.ticks[me.row]), 1.0);
-            const auto exposed = static_cast<std::int64_t>(part * static_cast<double>(p_.exposed[me.row]));
-            const auto gap = static_cast<std::int64_t>(part * static_cast<double>(p_.gap[me.row]));
+            const double ticks = static_cast<double>(p_.ticks[me.row]), of = std::max(ticks, 1.0);
+            double done = static_cast<double>(now - me.begun), more = 0;  // more: waits for what it moves itself
+            if (p_.beside[me.row] > 1) {
+                const double spent = done;
+                done = ticks - (me.left - static_cast<double>(now - me.last) * me.rate);
+                more = spent - done;
+            }
+            const auto exposed =
+                static_cast<std::int64_t>(more + done / of * static_cast<double>(p_.exposed[me.row]));
+            const auto gap = static_cast<std::int64_t>(done / of * static_cast<double>(p_.gap[me.row]));
             nothing = gap - me.gap;
             talk[w] += exposed - me.exposed;
             work[w] += span - (exposed - me.exposed) - nothing;
@@ -265,6 +273,19 @@ private:
                 continue;
             }
             start(w, s, turn, row);
+        }
+        beside(w);
+    }
+
+    // What a worker moves goes as fast as what it works on leaves it.
+    void beside(std::size_t w) {
+        Worker& me = workers_[w];
+        const double now = me.row == NEVER ? 1 : p_.beside[me.row];
+        if (now == me.beside) return;
+        me.beside = now;
+        for (std::size_t id = w * streams_ * width_; id < (w + 1) * streams_ * width_; ++id) {
+            const Transfer& t = transfers_[id];
+            if (t.used && t.way >= 0 && t.share > 0 && p_.kind[t.row] == MOVE) rated(id, t.share);
         }
     }
 
@@ -337,7 +358,7 @@ private:
         t.turn = turn;
         t.begun = t.last = now_;
         t.left = static_cast<double>(p_.ticks[row]);
-        t.rate = 0;
+        t.rate = t.share = 0;
         t.message = NEVER;
         t.used = true;
         t.entered = false;
@@ -442,8 +463,10 @@ private:
             }
     }
 
-    void rated(std::size_t id, double now) {
+    void rated(std::size_t id, double share) {
         Transfer& t = transfers_[id];
+        t.share = share;
+        const double now = p_.kind[t.row] == MOVE ? share / workers_[t.worker].beside : share;
         if (now == t.rate) return;
         t.left -= static_cast<double>(now_ - t.last) * t.rate;
         t.last = now_;
@@ -475,6 +498,7 @@ private:
             me.exposed = 0;
             ++waited_;
             events_.push({me.due = until, HELD, w, ++me.version});
+            beside(w);
             return;
         }
         begin(w, finished(w, me.turn, row, me.begun));
@@ -577,7 +601,7 @@ private:
             if (!t.used) continue;
             state.insert(state.end(), {static_cast<std::int64_t>(id), static_cast<std::int64_t>(t.worker),
                                        static_cast<std::int64_t>(t.to), t.row, t.turn - turn(t.worker), t.begun - now_,
-                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), t.way,
+                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), bits(t.share), t.way,
                                        static_cast<std::int64_t>(t.first), t.parts, t.entered});
         }
         state.push_back(NEVER);

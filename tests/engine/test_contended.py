@@ -37,7 +37,7 @@ def fragment(
     delays, gaps, moves = (np.array(column or len(rows) * [0], np.int64) for column in (host_delay, gap, exposed))
     return ContendedFragment(
         np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64), np.array(slowdown, np.float64),
-        np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32), delays, gaps, moves, waiting_exposed,
+        np.ones(len(rows)), np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32), delays, gaps, moves, waiting_exposed,
     )  # fmt: skip
 
 
@@ -109,8 +109,8 @@ def test_what_is_not_computed_within_compute_counts_as_what_it_is() -> None:
     assert (met.communication.tolist(), met.hosted.tolist()) == ([20 + 30], [15])
     beside: Rows = [(RowKind.COLLECTIVE, 1, 60, 1.0, -1, []), (RowKind.COMPUTE, 0, 100, 1.5, -1, [])]
     met = both(replace(what, fragments=[fragment(beside, None, [0, 30], [0, 20])], host=np.array([500], np.int64)))
-    assert (met.end, met.work.tolist()) == (60 + 100 - 40, [70])
-    assert (met.communication.tolist(), met.hosted.tolist()) == ([20 + 12], [18])
+    assert (met.end, met.work.tolist()) == (60 + 100 - 40, [60])
+    assert (met.communication.tolist(), met.hosted.tolist()) == ([24 + 18], [18])
 
 
 def test_two_that_fill_a_link_get_half_of_it_each() -> None:
@@ -176,7 +176,11 @@ def _divided(draw: st.DrawFn, one: ContendedFragment) -> ContendedFragment:
     ticks = np.where(one.kind == RowKind.COMPUTE, one.ticks, 0)
     parts = st.lists(st.integers(0, 6), min_size=len(one), max_size=len(one))
     gap, exposed = (ticks * np.array(draw(parts)) // 12 for _ in range(2))
-    return replace(one, gap=gap, exposed=exposed, waiting_exposed=draw(st.sampled_from([0.0, 0.3, 1.0])))
+    beside = st.lists(st.sampled_from([1.0, 1.0, 1.5, 1.9]), min_size=len(one), max_size=len(one))
+    return replace(
+        one, gap=gap, exposed=exposed, waiting_exposed=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        collective_slowdown=np.where(one.kind == RowKind.COMPUTE, np.array(draw(beside)), 1.0),
+    )  # fmt: skip
 
 
 @st.composite

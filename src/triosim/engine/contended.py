@@ -9,6 +9,8 @@ stream is free and the rows that it waits for have ended.  Compute does not begi
 * A row of compute stands for many kernels: in some of its ticks collectives within it are under way and nothing is
   computed, in others nothing at all is done.  Those are told apart from what is computed as it goes on.
 * Compute takes ``slowdown`` times as long while a collective of its worker is under way, or a send to itself.
+* Where collectives within compute are under way, and share links with the other collectives of the worker, those take
+  ``collective_slowdown`` times as long beside it.
 * Collectives and sends belong to a *transfer class* that uses parts of *resources*.  Where those under way use more
   than all of one, max-min sharing sets their rates: all go equally fast until a resource is full; those on it stay as
   fast as they are, and the others share what is left.  So two that each fill a link get half of it.
@@ -67,6 +69,8 @@ class ContendedFragment:
         stream: in-order stream of the worker, 0 for compute; -1 for receives, int8.
         ticks: how long each row takes alone, int64.
         slowdown: how many times longer compute takes beside a collective, at least 1, float64.
+        collective_slowdown: how many times longer collectives take beside compute that moves something itself, at least
+            1, float64.
         label: under which the ticks of a row are added up, -1 for none, int32.
         before: rows of the fragment that must have ended first, all of them earlier, int32.
         host_delay: ticks after the release of the action before which compute does not end, and collectives and sends
@@ -80,6 +84,7 @@ class ContendedFragment:
     stream: NDArray[np.int8]
     ticks: Int64
     slowdown: NDArray[np.float64]
+    collective_slowdown: NDArray[np.float64]
     label: Int32
     before: Ragged
     host_delay: Int64
@@ -212,7 +217,8 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
             joined([p.stream for p in fragments], np.int8), joined([p.ticks for p in fragments], np.int64),
             joined([p.slowdown for p in fragments], np.float64), joined([p.label for p in fragments], np.int32),
             before.offsets, before.values.astype(np.int32), joined([p.host_delay for p in fragments], np.int64),
-            joined([p.gap for p in fragments], np.int64), joined([p.exposed for p in fragments], np.int64),
+            joined([p.collective_slowdown for p in fragments], np.float64), joined([p.gap for p in fragments], np.int64),
+            joined([p.exposed for p in fragments], np.int64),
             np.array([p.waiting_exposed for p in fragments], np.float64),
         ),
         (
@@ -246,6 +252,7 @@ class _WorkerState:
         left, rate, last: ticks of it that are left alone, how fast they go, and since when; ``last`` also when its wait
             for the host began.
         exposed, gap: its ticks without compute that have been added up.
+        beside: how many times longer collectives take beside it, 1 without any.
         moves, talks: collectives under way, and transfers of all kinds.
     """
 
@@ -255,6 +262,7 @@ class _WorkerState:
         self.action = self.begun = self.last = self.seen = self.version = self.moves = self.talks = 0
         self.exposed = self.gap = 0
         self.left, self.rate = 0.0, 1.0
+        self.beside = 1.0
         self.woken = [-1] * streams
 
 
@@ -264,6 +272,7 @@ class _ActiveTransfer:
 
     Attributes:
         parts: those under way of what it is a part of, itself one of them.
+        share: how fast it goes but for compute beside it.
     """
 
     worker: int
@@ -278,6 +287,7 @@ class _ActiveTransfer:
     parts: set[int]
     rate: float = 0.0
     version: int = 0
+    share: float = 0.0
 
 
 class _ContendedSimulator:
@@ -375,6 +385,24 @@ class _ContendedSimulator:
                 self.busy[worker][stream] = again = True
                 self.at[worker][stream] += 1
                 self._start(worker, action, row)
+        self._beside(worker)
+
+    def _beside(self, worker: int) -> None:
+        """Let collectives go as fast as what the worker computes leaves them."""
+        me, beside = self.workers[worker], 1.0
+        if me.row is not None:
+            fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
+            beside = float(fragment.collective_slowdown[me.row])
+        if beside == me.beside:
+            return
+        me.beside = beside
+        for which, transfer in self.transfers.items():
+            if transfer.worker == worker and transfer.share and self._collective(transfer):
+                self._rated(which, transfer.share)
+
+    def _collective(self, transfer: _ActiveTransfer) -> bool:
+        fragment = self.schedule.fragments[self._ported(transfer.worker, transfer.action).fragment]
+        return bool(fragment.kind[transfer.row] == RowKind.COLLECTIVE)
 
     def _start(self, worker: int, action: int, row: int) -> None:
         me, fragment = self.workers[worker], self.schedule.fragments[self._ported(worker, action).fragment]
@@ -463,8 +491,10 @@ class _ContendedSimulator:
         for one in touched:
             self._rated(one, rates.get(one, 1.0))
 
-    def _rated(self, which: int, rate: float) -> None:
+    def _rated(self, which: int, share: float) -> None:
         transfer = self.transfers[which]
+        transfer.share = share
+        rate = share / self.workers[transfer.worker].beside if self._collective(transfer) else share
         if rate != transfer.rate:
             transfer.left -= (self.now - transfer.last) * transfer.rate
             transfer.last, transfer.rate = self.now, rate
@@ -504,6 +534,7 @@ class _ContendedSimulator:
             me.waiting_row, me.last, me.exposed = row, self.now, 0
             me.version += 1
             heappush(self.events, (until, 3, worker, me.version))
+            self._beside(worker)
             return
         self._finished(worker, me.action, row, me.begun)
         self._begin(worker)
@@ -546,8 +577,13 @@ class _ContendedSimulator:
         span = nothing = now - me.seen  # of it ``nothing`` without compute and collectives within it
         if me.row is not None:
             fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
-            part = 1 - (me.left - (now - me.last) * me.rate) / max(float(fragment.ticks[me.row]), 1.0)
-            exposed, gap = (int(part * float(column[me.row])) for column in (fragment.exposed, fragment.gap))
+            ticks, spent = max(float(fragment.ticks[me.row]), 1.0), float(now - me.begun)
+            done, more = spent, 0.0  # ticks of it, and those in which it waited for what it moves itself
+            if fragment.collective_slowdown[me.row] > 1:
+                done = float(fragment.ticks[me.row]) - (me.left - float(now - me.last) * me.rate)
+                more = spent - done
+            exposed = int(more + done / ticks * float(fragment.exposed[me.row]))
+            gap = int(done / ticks * float(fragment.gap[me.row]))
             more, me.exposed = exposed - me.exposed, exposed
             nothing, me.gap = gap - me.gap, gap
             self.communication[worker] += more

@@ -102,6 +102,7 @@ class BlockPass:
             return BlockRows.of(
                 made.kind[of], made.stream[of], made.label[of], made.ticks[of], made.slowdown[of], made.host_delay[of],
                 [len(own) for own in before[of]], late, waits - split * late, ports[of], made.gap[of], made.exposed[of],
+                made.collective_slowdown[of],
             )  # fmt: skip
 
         return BlockPass((rows(slice(split)), rows(slice(split, None))), made.calls, made.host, made.waiting_exposed)
@@ -113,7 +114,7 @@ class BlockPass:
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
         return ContendedFragment(
             all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks.copy(), all_of.slowdown.copy(),
-            all_of.label.astype(np.int32), before, all_of.host_delay, all_of.gap.copy(), all_of.exposed.copy(),
+            all_of.collective_slowdown.copy(), all_of.label.astype(np.int32), before, all_of.host_delay, all_of.gap.copy(), all_of.exposed.copy(),
             self.waiting_exposed,
         )  # fmt: skip
 
@@ -186,8 +187,9 @@ class SummedPass:
             took[row] += ticks(number, port)
             named[row] = label(number)
         fragment = ContendedFragment(
-            rows.kind, rows.stream, took, slowdown, named, rows.before, host_delay, gap, exposed, rows.waiting_exposed
-        )
+            rows.kind, rows.stream, took, slowdown, rows.collective_slowdown, named, rows.before, host_delay, gap, exposed,
+            rows.waiting_exposed,
+        )  # fmt: skip
         return BoundPass(fragment, self.ports, self._calls, host)
 
 

@@ -73,7 +73,7 @@ class ContractedPass:
 
     Attributes:
         ports: where rows that send or receive lead, in order.
-        gap, exposed, waiting_exposed: as of :class:`triosim.engine.contended.ContendedFragment`.
+        gap, exposed, waiting_exposed, collective_slowdown: as of :class:`triosim.engine.contended.ContendedFragment`.
         calls: collectives in its stretches of work.
         host: ticks for which the host issues it.
         reduces: the first row of what follows the last backward of a chunk, -1 without any.
@@ -84,6 +84,7 @@ class ContractedPass:
     stream: list[int] = field(default_factory=list)
     ticks: list[int] = field(default_factory=list)
     slowdown: list[float] = field(default_factory=list)
+    collective_slowdown: list[float] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
     before: list[list[int]] = field(default_factory=list)
     host_delay: list[int] = field(default_factory=list)
@@ -105,6 +106,7 @@ class ContractedPass:
         self.stream.append(stream)
         self.ticks.append(int(ticks))
         self.slowdown.append(slowdown)
+        self.collective_slowdown.append(1.0)
         self.label.append(label)
         self.before.append(sorted({row for row in before if row >= 0}))
         self.host_delay.append(host_delay)
@@ -121,6 +123,7 @@ class ContractedPass:
         self.stream += [COMPUTE_STREAM] * count
         self.ticks += [int(segment.ticks) for segment in segments]
         self.slowdown += [segment.slowdown for segment in segments]
+        self.collective_slowdown += [segment.collective_slowdown for segment in segments]
         self.label += [-1] * count
         self.before += [sorted({row for row in before if row >= 0}), *([] for _ in range(1, count))]
         self.host_delay += [*[0] * (count - 1), host_delay]
@@ -148,8 +151,8 @@ class ContractedPass:
         """The rows as columns."""
         return ContendedFragment(
             np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
-            np.array(self.slowdown, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
-            np.array(self.host_delay, np.int64), np.array(self.gap, np.int64), np.array(self.exposed, np.int64),
+            np.array(self.slowdown, np.float64), np.array(self.collective_slowdown, np.float64),
+            np.array(self.label, np.int32), Ragged.of(self.before, np.int32), np.array(self.host_delay, np.int64), np.array(self.gap, np.int64), np.array(self.exposed, np.int64),
             self.waiting_exposed,
         )  # fmt: skip
 
@@ -292,6 +295,8 @@ class _PassContraction:
         self.receives: dict[int, list[int]] = {}  # place of the operator that needs it -> rows
         self.going = part.returning if self.backward else part.leaving
         self.ended = {0: -1}  # place after which a stretch of work ended -> its row
+        self.exchanged = -1  # row in which complete gradients have been exchanged along the axis that divides operators
+        self.left = 0  # ticks of that after the last operator
         self.builder = ProgramBuilder(of.facts.stage, of.facts.ranks)
         self.written: list[int] = []  # rows of the builder as rows of the pass
         self.units: Gathering | None = None
@@ -356,6 +361,7 @@ class _PassContraction:
         marks |= {self.index[row] + 1 for row in events if first <= self.index[row] < last}
         before += self._lead(chained, first)
         fine, place = self.final or self.units is not None, first
+        exchanged = chained.ended(sorted(self.job.once)) if self.final else 0
         for mark in sorted(marks):
             before += self.receives.get(place, ())
             segments = chained.segments(place - first, mark - first) if fine else self._coarse(chained, place, mark)
@@ -366,6 +372,8 @@ class _PassContraction:
                 row = self.made.work(segments[1:], (), host_delay)
             else:
                 row = self.made.work(segments, before, host_delay)
+            if fine and chained.at(place - first) < exchanged:
+                self.exchanged = row - len(segments) + _reached(segments, exchanged - chained.at(place - first))
             self.ended[mark], before, place = row, [], mark
             if self.units is not None:
                 self.written.append(row)
@@ -373,6 +381,7 @@ class _PassContraction:
                 self.units.after(self.rows[mark - 1])
                 self._take_over()
             self._send(chained, mark, first, issues)
+        self.left = max(exchanged - chained.at(last - first), 0)
         if fine and self.of.leads and last == len(self.rows):
             self.made.add(RowKind.SEND, EARLY_STREAM, 0, [self.ended[last]], port=LocalTransfer())
 
@@ -436,9 +445,9 @@ class _PassContraction:
         of, made, job, facts = self.of, self.made, self.job, self.of.facts
         made.reduces = len(made.kind)
         last = self.ended[len(self.rows)]
-        once = self._once()
-        if once:
-            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, once, exposed=once)
+        if self.left:
+            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, self.left, exposed=self.left)
+            self.exchanged = last
         reduced: dict[int, int] = {}
         if self.units is not None and job.stages.count > 1:
             self.units = facts.gathering(self.part, self.builder, BlockUseRecorder(), True, UngatheredUnits(), False)
@@ -448,7 +457,7 @@ class _PassContraction:
                     self._take_over()
                     reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
         for group, place in zip(groups, ready, strict=True):
-            before, stream, row = [last if once is not None else self.ended[place]], DATA_STREAM, -1
+            before, stream, row = [self.ended[place], self.exchanged], DATA_STREAM, -1
             for what, axis, parts in job.reductions(group[0].parameter):
                 row = of.collective(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
                 before, stream = [row], REPLICA_STREAM
@@ -462,11 +471,8 @@ class _PassContraction:
                 port = TiedGradientReady(self.part.chunk, gradient.parameter)
                 made.add(RowKind.SEND, TIED_STREAM, 0, [reduced.get(gradient.storage, last)], port=port)
 
-    def _once(self) -> int | None:
-        """Ticks after the last operator until complete gradients have been exchanged along the axis that divides
-        operators; None where none are."""
-        if not self.job.once:
-            return None
-        chained = self.of.chain.play(self.rows, True)
-        ended = chained.ended(sorted(self.job.once))
-        return max(ended - chained.at(len(self.rows)), 0) if ended else None
+
+def _reached(segments: Sequence[ChainSegment], ticks: int) -> int:
+    """How many segments have ended, or the last has begun, after so many ticks of them."""
+    ends = np.cumsum([segment.ticks for segment in segments])
+    return min(int(np.searchsorted(ends, ticks)) + 1, len(segments))

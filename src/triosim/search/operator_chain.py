@@ -74,13 +74,14 @@ class ChainSegment(NamedTuple):
     Attributes:
         ticks: how long it is.
         slowdown: how many times longer it takes beside collectives of another axis.
-        gap, exposed: as of :class:`triosim.engine.contended.ContendedFragment`.
+        gap, exposed, collective_slowdown: as of :class:`triosim.engine.contended.ContendedFragment`.
     """
 
     ticks: int
     slowdown: float
     gap: int
     exposed: int
+    collective_slowdown: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -155,22 +156,33 @@ class OperatorChainRun:
         return self.slowdown > 1 or self.tensor > 1
 
     def _between(self, begin: int, end: int) -> list[ChainSegment]:
-        cuts, slowdowns = self._stretches
+        cuts, slowdowns, collective = self._stretches
         first, last = bisect_right(cuts, begin), bisect_left(cuts, end)
         times = [begin, *cuts[first:last], end]
         gap, exposed = (np.diff(of).tolist() for of in self.unused.until(np.array(times)))
-        found = zip(times[:-1], times[1:], slowdowns[first : last + 1], gap, exposed, strict=False)
+        own = slice(first, last + 1)
+        found = zip(times[:-1], times[1:], slowdowns[own], gap, exposed, collective[own], strict=False)
         return [ChainSegment(until - at, *more) for at, until, *more in found if until > at]
 
     @cached_property
-    def _stretches(self) -> tuple[list[int], list[float]]:
-        """Where what is done beside another collective changes, and how many times longer it takes before each of these
-        and after the last."""
+    def _stretches(self) -> tuple[list[int], list[float], list[float]]:
+        """Where what is done beside another collective changes; how many times longer it, and that one, take before
+        each of these and after the last."""
         cuts = distinct(np.concatenate([self.begin, self.end, *self.idle]))
         middle = np.concatenate([[-1.0], (cuts[1:] + cuts[:-1]) / 2, cuts[-1:] + 1.0])
         moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
-        slowdown = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
-        return cuts.tolist(), slowdown.tolist()
+        waited = self._waited
+        bound = idle | _inside(middle, self.begin[waited], self.end[waited])
+        slowdown = np.where(moves, np.where(bound, self.tensor, 1.0), np.where(idle, 1.0, self.slowdown))
+        return cuts.tolist(), slowdown.tolist(), np.where(moves, self.tensor, 1.0).tolist()
+
+    @property
+    def _waited(self) -> NDArray[np.bool_]:
+        """Which collectives are waited for at their end, or followed at once by one that is."""
+        found = _inside(self.end - 0.5, *self.idle)
+        for number in range(len(found) - 2, -1, -1):
+            found[number] |= found[number + 1] and self.begin[number + 1] == self.end[number]
+        return found
 
 
 def _inside(at: NDArray[np.float64], start: Int64, end: Int64) -> NDArray[np.bool_]:
