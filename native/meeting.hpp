@@ -118,7 +118,7 @@ private:
         double left = 0, rate = 1;
         double beside = 1;  // how many times longer what it moves takes beside its row
         std::uint32_t version = 0;
-        int moves = 0, talks = 0;
+        int moves = 0, uses = 0, talks = 0;  // uses: of what moves that which uses its resources by now
     };
     struct Transfer {
         std::size_t worker = 0, to = 0;
@@ -316,7 +316,7 @@ private:
             me.begun = me.last = now_;
             me.exposed = me.gap = 0;
             me.left = static_cast<double>(p_.ticks[row]);
-            me.rate = me.moves ? 1 / p_.stretch[row] : 1;
+            me.rate = pace(me);
             expect(w);
             return;
         }
@@ -343,7 +343,7 @@ private:
     void enters(std::size_t id) {
         const Transfer& t = transfers_[id];
         const auto label = p_.label[t.row];
-        const bool shares = w_.first[t.way] < w_.first[t.way + 1];
+        const bool shares = w_.first[t.way] < w_.first[t.way + 1] || p_.kind[t.row] == MOVE;
         const auto lag = label < 0 || !shares ? 0 : std::min(t_.lag[static_cast<std::size_t>(label)], p_.ticks[t.row]);
         if (lag > 0) events_.push({transfers_[id].due = now_ + lag, ENTERS, id, 0});
         else enter(id);
@@ -376,6 +376,10 @@ private:
     void enter(std::size_t id) {
         const auto way = transfers_[id].way;
         transfers_[id].entered = true;
+        if (p_.kind[transfers_[id].row] == MOVE) {
+            ++workers_[transfers_[id].worker].uses;
+            paced(transfers_[id].worker);
+        }
         for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k) {
             on_[w_.resource[k]].push_back({id, w_.part[k]});
             load_[w_.resource[k]] += w_.part[k];
@@ -390,14 +394,24 @@ private:
     }
 
     void moving(std::size_t w, int change) {
+        workers_[w].moves += change;
+        paced(w);
+    }
+
+    // How fast a worker goes on beside what it moves.
+    double pace(const Worker& me) const {
+        return (p_.beside[me.row] > 1 ? me.uses : me.moves) ? 1 / p_.stretch[me.row] : 1;
+    }
+
+    void paced(std::size_t w) {
         Worker& me = workers_[w];
-        const bool before = me.moves > 0;
-        me.moves += change;
-        if (before == (me.moves > 0) || me.row == NEVER || p_.stretch[me.row] == 1) return;
+        if (me.row == NEVER) return;
+        const double now = pace(me);
+        if (now == me.rate) return;
         account(w);
         me.left -= static_cast<double>(now_ - me.last) * me.rate;
         me.last = now_;
-        me.rate = me.moves ? 1 / p_.stretch[me.row] : 1;
+        me.rate = now;
         expect(w);
     }
 
@@ -515,6 +529,10 @@ private:
             for (const auto& use : own) load_[w_.resource[k]] += use.part;
         }
         share(t.way);
+        if (p_.kind[t.row] == MOVE) {
+            --workers_[t.worker].uses;
+            paced(t.worker);
+        }
         if (id != t.first) transfers_[id].used = false;
         if (--transfers_[t.first].parts > 0) return;  // others beside it are under way
         transfers_[t.first].used = false;
@@ -591,7 +609,7 @@ private:
         for (std::size_t w = 0; w < workers_.size(); ++w) {
             const Worker& me = workers_[w];
             const bool busy = me.row != NEVER || me.held != NEVER;
-            state.insert(state.end(), {me.row, me.held, me.moves, me.talks});
+            state.insert(state.end(), {me.row, me.held, me.moves, me.uses, me.talks});
             if (busy)
                 state.insert(state.end(), {me.turn - turn(w), me.begun - now_, me.last - now_, me.due - now_,
                                            bits(me.left), bits(me.rate)});

@@ -249,10 +249,11 @@ def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataO
     )  # fmt: skip
     rows, called = np.arange(count, dtype=np.int32), np.array([data.draw(st.booleans()) for _ in range(calls)], np.int8)
     hosted = data.draw(st.booleans())
-    found = run_operator_chain(step, rows, called, hosted)
+    under_way = np.array([data.draw(st.sampled_from([-1, -1, 9, 70])) for _ in range(calls)], np.int64)
+    found = run_operator_chain(step, rows, called, under_way, hosted)
     saved, operator_chain._native = operator_chain._native, None
     try:
-        other = run_operator_chain(step, rows, called, hosted)
+        other = run_operator_chain(step, rows, called, under_way, hosted)
     finally:
         operator_chain._native = saved
     for a, b in zip(found, other, strict=True):

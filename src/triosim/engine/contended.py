@@ -9,8 +9,8 @@ stream is free and the rows that it waits for have ended.  Compute does not begi
 * A row of compute stands for many kernels: in some of its ticks collectives within it are under way and nothing is
   computed, in others nothing at all is done.  Those are told apart from what is computed as it goes on.
 * Compute takes ``slowdown`` times as long while a collective of its worker is under way, or a send to itself.
-* Where collectives within compute are under way, and share links with the other collectives of the worker, those take
-  ``collective_slowdown`` times as long beside it.
+* Where collectives within compute move bytes, and share links with the other collectives of the worker, those take
+  ``collective_slowdown`` times as long beside it, and it ``slowdown`` times while those move bytes.
 * Collectives and sends belong to a *transfer class* that uses parts of *resources*.  Where those under way use more
   than all of one, max-min sharing sets their rates: all go equally fast until a resource is full; those on it stay as
   fast as they are, and the others share what is left.  So two that each fill a link get half of it.
@@ -69,8 +69,8 @@ class ContendedFragment:
         stream: in-order stream of the worker, 0 for compute; -1 for receives, int8.
         ticks: how long each row takes alone, int64.
         slowdown: how many times longer compute takes beside a collective, at least 1, float64.
-        collective_slowdown: how many times longer collectives take beside compute that moves something itself, at least
-            1, float64.
+        collective_slowdown: how many times longer collectives take beside compute that moves something itself, 1 for one
+            that does not, float64.
         label: under which the ticks of a row are added up, -1 for none, int32.
         before: rows of the fragment that must have ended first, all of them earlier, int32.
         host_delay: ticks after the release of the action before which compute does not end, and collectives and sends
@@ -253,13 +253,14 @@ class _WorkerState:
             for the host began.
         exposed, gap: its ticks without compute that have been added up.
         beside: how many times longer collectives take beside it, 1 without any.
-        moves, talks: collectives under way, and transfers of all kinds.
+        moves, uses, talks: collectives under way, those of them that use links by now, and transfers of all kinds.
     """
 
     def __init__(self, streams: int) -> None:
         self.row: int | None = None
         self.waiting_row: int | None = None
         self.action = self.begun = self.last = self.seen = self.version = self.moves = self.talks = 0
+        self.uses = 0
         self.exposed = self.gap = 0
         self.left, self.rate = 0.0, 1.0
         self.beside = 1.0
@@ -411,7 +412,7 @@ class _ContendedSimulator:
             self._account(worker)
             me.row, me.action, me.begun, me.last, me.left = row, action, self.now, self.now, ticks
             me.exposed = me.gap = 0
-            me.rate = 1 / float(fragment.slowdown[row]) if me.moves else 1.0
+            me.rate = self._pace(worker)
             self._expect(worker)
             return
         transfer_class, peer, message = self.schedule.transfer_classes.collective_class[worker], worker, None
@@ -430,7 +431,8 @@ class _ContendedSimulator:
                 worker, peer, action, row, part, message, self.now, self.now, ticks, parts
             )
             lag = min(self.schedule.lag_of(int(fragment.label[row])), int(fragment.ticks[row]))
-            if lag > 0 and self.schedule.transfer_classes.uses[part]:
+            shares = self.schedule.transfer_classes.uses[part] or fragment.kind[row] == RowKind.COLLECTIVE
+            if lag > 0 and shares:
                 heappush(self.events, (self.now + lag, 4, which, 0))
             else:
                 self._enter(which)
@@ -440,6 +442,9 @@ class _ContendedSimulator:
         transfer = self.transfers[which]
         transfer.left -= self.now - transfer.begun
         transfer.last = self.now
+        if self._collective(transfer):
+            self.workers[transfer.worker].uses += 1
+            self._paced(transfer.worker)
         for resource, part in self.schedule.transfer_classes.uses[transfer.transfer_class]:
             self.load[resource][which] = part
         if self.schedule.transfer_classes.uses[transfer.transfer_class]:
@@ -506,15 +511,24 @@ class _ContendedSimulator:
         self.workers[worker].talks += change
 
     def _moving(self, worker: int, change: int) -> None:
+        self.workers[worker].moves += change
+        self._paced(worker)
+
+    def _pace(self, worker: int) -> float:
+        """How fast a worker computes beside what it moves."""
         me = self.workers[worker]
-        before, me.moves = me.moves > 0, me.moves + change
-        if before == (me.moves > 0) or me.row is None:
+        fragment, row = self.schedule.fragments[self._ported(worker, me.action).fragment], me.row
+        slows = me.uses if fragment.collective_slowdown[row] > 1 else me.moves
+        return 1 / float(fragment.slowdown[row]) if slows else 1.0
+
+    def _paced(self, worker: int) -> None:
+        """Let what a worker computes go on at another pace."""
+        me = self.workers[worker]
+        if me.row is None or (pace := self._pace(worker)) == me.rate:
             return
         self._account(worker)
         me.left -= (self.now - me.last) * me.rate
-        me.last = self.now
-        slowdown = float(self.schedule.fragments[self._ported(worker, me.action).fragment].slowdown[me.row])
-        me.rate = 1 / slowdown if me.moves else 1.0
+        me.last, me.rate = self.now, pace
         self._expect(worker)
 
     def _expect(self, worker: int) -> None:
@@ -544,6 +558,9 @@ class _ContendedSimulator:
         for resource, _ in self.schedule.transfer_classes.uses[transfer.transfer_class]:
             del self.load[resource][which]
         self._share(transfer.transfer_class)
+        if self._collective(transfer):
+            self.workers[transfer.worker].uses -= 1
+            self._paced(transfer.worker)
         transfer.parts.remove(which)
         if transfer.parts:  # others beside it are under way
             return

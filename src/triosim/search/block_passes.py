@@ -345,15 +345,15 @@ class ChunkPasses:
         stages: its chunks.
         seconds: of each of its operators, for two numbers of micro-batches.
         launching: what launching costs.
-        slowdown, called, tensor: as of :class:`triosim.search.operator_chain.OperatorChain`.
+        slowdown, called, tensor, lags: as of :class:`triosim.search.operator_chain.OperatorChain`.
     """
 
     def __init__(
         self, stages: ChunkStages, seconds: Sequence[NDArray[np.float64]], launching: HostCosts, slowdown: float,
-        called: dict[Call, int], tensor: float,
+        called: dict[Call, int], tensor: float, lags: dict[Call, int],
     ) -> None:  # fmt: skip
         self.stages, self.step, self.seconds, self.launching = stages, stages.step, seconds, launching
-        self.slowdown, self.called, self.tensor = slowdown, called, tensor
+        self.slowdown, self.called, self.tensor, self.lags = slowdown, called, tensor, lags
         self.transfer_times = SymbolicTransferTimes(stages.job.mesh.pipeline_axis)
         forward = self.step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
@@ -430,7 +430,7 @@ class ChunkPasses:
     def _contraction(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
         facts = self.stages.of(chunk)
         chains = [
-            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, own)
+            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own)
             for own in self.seconds
         ]
         boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}

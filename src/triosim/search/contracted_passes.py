@@ -100,13 +100,14 @@ class ContractedPass:
         self, kind: RowKind, stream: int, ticks: int, before: Sequence[int] = (), slowdown: float = 1.0,
         label: int = -1,
         port: PortTarget | None = None, host_delay: int = 0, gap: int = 0, exposed: int = 0,
+        collective_slowdown: float = 1.0,
     ) -> int:  # fmt: skip
         """One more row; returns its number."""
         self.kind.append(int(kind))
         self.stream.append(stream)
         self.ticks.append(int(ticks))
         self.slowdown.append(slowdown)
-        self.collective_slowdown.append(1.0)
+        self.collective_slowdown.append(collective_slowdown)
         self.label.append(label)
         self.before.append(sorted({row for row in before if row >= 0}))
         self.host_delay.append(host_delay)
@@ -297,6 +298,8 @@ class _PassContraction:
         self.ended = {0: -1}  # place after which a stretch of work ended -> its row
         self.exchanged = -1  # row in which complete gradients have been exchanged along the axis that divides operators
         self.left = 0  # ticks of that after the last operator
+        self.under_way: dict[int, int] = {}  # collectives between operators, and ticks until they have ended
+        self.since = 0  # of those ticks how many have passed
         self.builder = ProgramBuilder(of.facts.stage, of.facts.ranks)
         self.written: list[int] = []  # rows of the builder as rows of the pass
         self.units: Gathering | None = None
@@ -350,7 +353,8 @@ class _PassContraction:
         if self.units is not None:
             self.units.before(self.rows[first], len(self.builder) - 1)
             self._take_over()
-        chained = self.of.chain.play(self.rows[first:last], self.final)
+        under_way = {call: until - self.since for call, until in self.under_way.items() if until > self.since}
+        chained = self.of.chain.play(self.rows[first:last], self.final, under_way)
         issues = self.made.host - self.of.chain.launch  # from the release of the pass
         self.made.host += chained.host
         self.made.calls.update(self.of.chain.calls[call] for call in chained.calls.tolist())
@@ -359,7 +363,7 @@ class _PassContraction:
         marks = {last, *(place for place in (*ready, *self.receives) if first < place < last)}
         events = [*self.going, *(self.units.ends if self.units is not None else ())]
         marks |= {self.index[row] + 1 for row in events if first <= self.index[row] < last}
-        before += self._lead(chained, first)
+        before += self._lead(chained) if not first else []
         fine, place = self.final or self.units is not None, first
         exchanged = chained.ended(sorted(self.job.once)) if self.final else 0
         for mark in sorted(marks):
@@ -376,6 +380,7 @@ class _PassContraction:
                 self.exchanged = row - len(segments) + _reached(segments, exchanged - chained.at(place - first))
             self.ended[mark], before, place = row, [], mark
             if self.units is not None:
+                self._goes_on(chained, mark)
                 self.written.append(row)
                 self.builder.add(Op.COMPUTE, COMPUTE, operator=self.rows[mark - 1])
                 self.units.after(self.rows[mark - 1])
@@ -396,17 +401,23 @@ class _PassContraction:
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
         return [chained.average(a, b) for a, b in pairwise(times)]
 
-    def _lead(self, chained: OperatorChainRun, first: int) -> list[int]:
-        """Collectives that wait for no operator of the range; returns what its work waits for."""
+    def _lead(self, chained: OperatorChainRun) -> list[int]:
+        """Collectives that wait for no operator of the pass; returns what its work waits for."""
         row = -1
         for call, waits in chained.leading:
-            before = [row, self.ended[first]]
-            if not first and waits:
-                before += self.receives.get(0, ())
+            before = [row, *(self.receives.get(0, ()) if waits else ())]
             row = self.made.add(
                 RowKind.SEND, EARLY_STREAM, int(self.of.chain.call_ticks[call]), before, port=LocalTransfer()
             )
         return [row] if row >= 0 else []
+
+    def _goes_on(self, chained: OperatorChainRun, place: int) -> None:
+        """What is under way when the operators before a place have ended, or begins then."""
+        self.under_way, self.since = chained.under_way, 0
+        until = max(self.under_way.values(), default=0)
+        for call, _ in self.of.chain.leading(self.rows[place:], self.final):
+            until += int(self.of.chain.call_ticks[call])
+            self.under_way[call] = until
 
     def _take_over(self) -> None:
         """What the units have written."""
@@ -416,9 +427,16 @@ class _PassContraction:
             before = [self.written[row] for row in self.builder.before(number)]
             if op == Op.COMPUTE:
                 gap = chain.gap if seconds > 0 else 0
-                ticks = int(picoseconds(seconds, "a copy")) + gap
+                ticks = int(picoseconds(seconds, "a copy"))
                 self.made.host += chain.launch
-                row = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, chain.slowdown, gap=gap)
+                slower = chain.slowdown, 1.0
+                if max(self.under_way.values(), default=0) - self.since > ticks:
+                    ticks, slower = round(ticks * chain.slowdown), (chain.tensor, chain.tensor)
+                ticks += gap
+                self.since += ticks
+                row = self.made.add(
+                    RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, slower[0], gap=gap, collective_slowdown=slower[1]
+                )
             else:
                 on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
                 row = self.of.collective(self.made, (what, size, axis), on, before)

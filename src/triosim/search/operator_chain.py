@@ -93,7 +93,8 @@ class OperatorChainRun:
         idle: when it has nothing to compute.
         unused: when nothing is computed.
         calls: collectives that are called, ascending by their beginning.
-        begin, end: of each of them.
+        begin, end: of each of them, after those that were under way at the beginning.
+        moving: when each of these begins to move bytes.
         leading: collectives that are called besides and wait for no operator.
         host: for which the host issues all of it.
         issued, host_delay: ticks after the host has begun at which it has issued each operator, and before which the
@@ -109,6 +110,7 @@ class OperatorChainRun:
     calls: Int64
     begin: Int64
     end: Int64
+    moving: Int64
     leading: tuple[LeadingCollective, ...]
     host: int
     issued: Int64
@@ -132,7 +134,13 @@ class OperatorChainRun:
 
     @cached_property
     def _ends(self) -> dict[int, int]:
-        return dict(zip(self.calls.tolist(), self.end.tolist(), strict=True))
+        return dict(zip(self.calls.tolist(), self.end[len(self.end) - len(self.calls) :].tolist(), strict=True))
+
+    @property
+    def under_way(self) -> dict[int, int]:
+        """Collectives that have not ended when the last operator has, and ticks until they have."""
+        free = self.at(len(self.free))
+        return {call: end - free for call, end in self._ends.items() if end > free}
 
     def segments(self, first: int, last: int) -> list[ChainSegment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
@@ -168,12 +176,16 @@ class OperatorChainRun:
     def _stretches(self) -> tuple[list[int], list[float], list[float]]:
         """Where what is done beside another collective changes; how many times longer it, and that one, take before
         each of these and after the last."""
-        cuts = distinct(np.concatenate([self.begin, self.end, *self.idle]))
+        shared = self.tensor > 1
+        cuts = distinct(np.concatenate([self.begin, self.end, *self.idle, self.moving if shared else self.begin]))
         middle = np.concatenate([[-1.0], (cuts[1:] + cuts[:-1]) / 2, cuts[-1:] + 1.0])
-        moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
-        waited = self._waited
+        called, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
+        slowdown = np.where(called | idle, 1.0, self.slowdown)
+        if not shared:
+            return cuts.tolist(), slowdown.tolist(), [1.0] * len(slowdown)
+        moves, waited = _inside(middle, self.moving, self.end), self._waited
         bound = idle | _inside(middle, self.begin[waited], self.end[waited])
-        slowdown = np.where(moves, np.where(bound, self.tensor, 1.0), np.where(idle, 1.0, self.slowdown))
+        slowdown[moves & bound] = self.tensor
         return cuts.tolist(), slowdown.tolist(), np.where(moves, self.tensor, 1.0).tolist()
 
     @property
@@ -210,12 +222,13 @@ class OperatorChain:
         slowdown: of what computes beside a collective.
         ticks: of a collective that is alone.
         tensor: as of :class:`OperatorChainRun`.
+        lags: ticks before the bytes of a collective move.
         seconds: of each operator, where that is not what the job says.
     """
 
     def __init__(
         self, job: JobFacts, launching: HostCosts, slowdown: float, ticks: dict[Call, int], tensor: float,
-        seconds: NDArray[np.float64] | None = None,
+        lags: dict[Call, int], seconds: NDArray[np.float64] | None = None,
     ) -> None:  # fmt: skip
         trace, count = job.step.trace, len(job.phase)
         self.job, self.slowdown, self.tensor = job, slowdown, tensor
@@ -233,6 +246,7 @@ class OperatorChain:
         self.skips = np.array(job.skipped, np.int8)
         self.calls: list[Call] = [(what, size, axis) for size, what, axis in job.exchanged]
         self.call_ticks = np.array([ticks[call] for call in self.calls], np.int64)
+        self.lags = np.array([lags[call] for call in self.calls], np.int64)
         needs = {row: calls for row, calls in job.needed_before.items() if row < count}
         lists = [_by_row(table, count) for table in (job.issued_after, job.issued_before, needs)]
         self._columns = (
@@ -242,30 +256,39 @@ class OperatorChain:
         )  # fmt: skip
         self._always = np.array([number not in job.once for number in range(len(self.calls))], np.int8)
         self._all = np.ones(len(self.calls), np.int8)
+        self._none = np.full(len(self.calls), -1, np.int64)
 
-    def play(self, rows: Sequence[int], final: bool) -> OperatorChainRun:
+    def play(self, rows: Sequence[int], final: bool, before: Mapping[int, int] | None = None) -> OperatorChainRun:
         """Some operators one after another.
 
         Args:
             rows: of the trace, ascending.
             final: whether gradients are complete then and exchanged along the axis that divides operators.
+            before: ticks until collectives that were called before have ended.
         """
         called = self._all if final else self._always
-        leading = tuple(self._leading(rows, called))
+        leading = tuple(self.leading(rows, final))
         if leading:
             called = called.copy()
             called[[call for call, _ in leading]] = 0
         at = np.array(rows, np.int32)
-        begin, done, _, *moves = run_operator_chain(self._columns, at, called)
+        under_way = self._none
+        if before:
+            under_way = under_way.copy()
+            under_way[list(before)] = list(before.values())
+        begin, done, _, *moves = run_operator_chain(self._columns, at, called, under_way)
         skips = self.skips[at].astype(bool)
         free = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at]))
         calls = np.flatnonzero(moves[0] >= 0)
         calls = calls[np.argsort(moves[0][calls], kind="stable")]
-        unused = UnusedTicks((begin[~skips], done[~skips]), (moves[0][calls], moves[1][calls]))
+        earlier = np.array([max(before.values())] if before else [], np.int64)
+        call_begin, call_end = (np.concatenate(both) for both in ((0 * earlier, moves[0][calls]), (earlier, moves[1][calls])))
+        moving = np.minimum(call_begin + np.concatenate([0 * earlier, self.lags[calls]]), call_end)
+        unused = UnusedTicks((begin[~skips], done[~skips]), (call_begin, call_end))
         issued = host_delay = np.zeros(len(at), np.int64)
         waiting_exposed = 0.0
         if self.hosted:
-            late, done, issued, *moved = run_operator_chain(self._columns, at, called, hosted=True)
+            late, done, issued, *moved = run_operator_chain(self._columns, at, called, self._none, hosted=True)
             issued = issued + self.launch * len(leading)
             host_delay = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at])) + self.launch * len(leading)
             waits = int(host_delay[-1] - free[-1]) if len(at) else 0
@@ -273,20 +296,20 @@ class OperatorChain:
                 order = calls[np.argsort(moved[0][calls], kind="stable")]
                 waited = UnusedTicks((late[~skips], done[~skips]), (moved[0][order], moved[1][order]))
                 waiting_exposed = min(max((waited.exposed - unused.exposed) / waits, 0.0), 1.0)
-        before = np.concatenate([np.zeros(1, np.int64), free[:-1]])
-        idle = np.flatnonzero((begin > before) & ~skips)
+        was_free = np.concatenate([np.zeros(1, np.int64), free[:-1]])
+        idle = np.flatnonzero((begin > was_free) & ~skips)
         host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
         return OperatorChainRun(
-            free, (before[idle], begin[idle]), unused, calls, moves[0][calls], moves[1][calls], leading, host, issued,
-            host_delay, self.slowdown, self.tensor, waiting_exposed,
+            free, (was_free[idle], begin[idle]), unused, calls, call_begin, call_end, moving, leading, host, issued, host_delay, self.slowdown, self.tensor, waiting_exposed,
         )  # fmt: skip
 
     def leads(self, rows: Sequence[int]) -> bool:
         """Whether a pass calls a collective before anything that it receives is there."""
-        return any(not waits for _, waits in self._leading(rows, self._always))
+        return any(not waits for _, waits in self.leading(rows, False))
 
-    def _leading(self, rows: Sequence[int], called: NDArray[np.int8]) -> list[LeadingCollective]:
-        found: list[LeadingCollective] = []
+    def leading(self, rows: Sequence[int], final: bool) -> list[LeadingCollective]:
+        """Collectives of some operators that wait for none of them; ``final`` as of :meth:`play`."""
+        called, found = self._all if final else self._always, list[LeadingCollective]()
         for row in rows:
             found += [LeadingCollective(call, True) for call in self.job.issued_before.get(row, ()) if called[call]]
             if not self.skips[row]:
