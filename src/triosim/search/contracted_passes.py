@@ -28,7 +28,7 @@ from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import Gathering, UngatheredUnits
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
 from triosim.search.isolated_transfers import Call
-from triosim.search.operator_chain import ChainSegment, OperatorChain, OperatorChainRun
+from triosim.search.operator_chain import CallSpan, ChainSegment, OperatorChain, OperatorChainRun
 from triosim.search.stage_classes import MessagePort
 
 COMPUTE_STREAM, DATA_STREAM, SEND_STREAM, REPLICA_STREAM, EARLY_STREAM, READY_STREAM, TIED_STREAM = range(7)
@@ -298,8 +298,8 @@ class _PassContraction:
         self.ended = {0: -1}  # place after which a stretch of work ended -> its row
         self.exchanged = -1  # row in which complete gradients have been exchanged along the axis that divides operators
         self.left = 0  # ticks of that after the last operator
-        self.under_way: dict[int, int] = {}  # collectives between operators, and ticks until they have ended
-        self.since = 0  # of those ticks how many have passed
+        self.under_way: dict[int, CallSpan] = {}  # collectives between operators that have not ended
+        self.since = 0  # ticks since then
         self.builder = ProgramBuilder(of.facts.stage, of.facts.ranks)
         self.written: list[int] = []  # rows of the builder as rows of the pass
         self.units: Gathering | None = None
@@ -353,7 +353,7 @@ class _PassContraction:
         if self.units is not None:
             self.units.before(self.rows[first], len(self.builder) - 1)
             self._take_over()
-        under_way = {call: until - self.since for call, until in self.under_way.items() if until > self.since}
+        under_way = {call: span.after(self.since) for call, span in self.under_way.items() if span.end > self.since}
         chained = self.of.chain.play(self.rows[first:last], self.final, under_way)
         issues = self.made.host - self.of.chain.launch  # from the release of the pass
         self.made.host += chained.host
@@ -413,11 +413,8 @@ class _PassContraction:
 
     def _goes_on(self, chained: OperatorChainRun, place: int) -> None:
         """What is under way when the operators before a place have ended, or begins then."""
-        self.under_way, self.since = chained.under_way, 0
-        until = max(self.under_way.values(), default=0)
-        for call, _ in self.of.chain.leading(self.rows[place:], self.final):
-            until += int(self.of.chain.call_ticks[call])
-            self.under_way[call] = until
+        more = [call for call, _ in self.of.chain.leading(self.rows[place:], self.final)]
+        self.under_way, self.since = self.of.chain.follow(chained.under_way, more), 0
 
     def _take_over(self) -> None:
         """What the units have written."""
@@ -427,11 +424,12 @@ class _PassContraction:
             before = [self.written[row] for row in self.builder.before(number)]
             if op == Op.COMPUTE:
                 gap = chain.gap if seconds > 0 else 0
-                ticks = int(picoseconds(seconds, "a copy"))
+                ticks, slower = int(picoseconds(seconds, "a copy")), (chain.slowdown, 1.0)
                 self.made.host += chain.launch
-                slower = chain.slowdown, 1.0
-                if max(self.under_way.values(), default=0) - self.since > ticks:
-                    ticks, slower = round(ticks * chain.slowdown), (chain.tensor, chain.tensor)
+                beside = [span for span in self.under_way.values() if span.end > self.since + ticks]
+                if beside:
+                    moves = any(span.moving <= self.since + ticks // 2 < span.end for span in beside)
+                    ticks, slower = round(ticks * chain.slowdown), 2 * (chain.tensor if moves else 1.0,)
                 ticks += gap
                 self.since += ticks
                 row = self.made.add(

@@ -41,6 +41,18 @@ class LeadingCollective(NamedTuple):
     waits: bool
 
 
+class CallSpan(NamedTuple):
+    """A collective of a chain: the ticks at which it begins, its bytes begin to move, and it ends."""
+
+    begin: int
+    moving: int
+    end: int
+
+    def after(self, ticks: int) -> CallSpan:
+        """Counted from so many ticks later."""
+        return CallSpan(max(self.begin - ticks, 0), max(self.moving - ticks, 0), max(self.end - ticks, 0))
+
+
 class UnusedTicks:
     """When an operator chain computes nothing.
 
@@ -134,13 +146,20 @@ class OperatorChainRun:
 
     @cached_property
     def _ends(self) -> dict[int, int]:
-        return dict(zip(self.calls.tolist(), self.end[len(self.end) - len(self.calls) :].tolist(), strict=True))
+        return {call: span.end for call, span in self._spans.items()}
+
+    @cached_property
+    def _spans(self) -> dict[int, CallSpan]:
+        """Of each collective that is called."""
+        own = slice(len(self.end) - len(self.calls), None)
+        columns = (column[own].tolist() for column in (self.begin, self.moving, self.end))
+        return dict(zip(self.calls.tolist(), map(CallSpan, *columns), strict=True))
 
     @property
-    def under_way(self) -> dict[int, int]:
-        """Collectives that have not ended when the last operator has, and ticks until they have."""
+    def under_way(self) -> dict[int, CallSpan]:
+        """Collectives that have not ended when the last operator has, counted from then."""
         free = self.at(len(self.free))
-        return {call: end - free for call, end in self._ends.items() if end > free}
+        return {call: span.after(free) for call, span in self._spans.items() if span.end > free}
 
     def segments(self, first: int, last: int) -> list[ChainSegment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
@@ -258,13 +277,13 @@ class OperatorChain:
         self._all = np.ones(len(self.calls), np.int8)
         self._none = np.full(len(self.calls), -1, np.int64)
 
-    def play(self, rows: Sequence[int], final: bool, before: Mapping[int, int] | None = None) -> OperatorChainRun:
+    def play(self, rows: Sequence[int], final: bool, before: Mapping[int, CallSpan] | None = None) -> OperatorChainRun:
         """Some operators one after another.
 
         Args:
             rows: of the trace, ascending.
             final: whether gradients are complete then and exchanged along the axis that divides operators.
-            before: ticks until collectives that were called before have ended.
+            before: collectives that were called before, one after another.
         """
         called = self._all if final else self._always
         leading = tuple(self.leading(rows, final))
@@ -275,15 +294,15 @@ class OperatorChain:
         under_way = self._none
         if before:
             under_way = under_way.copy()
-            under_way[list(before)] = list(before.values())
+            under_way[list(before)] = [span.end for span in before.values()]
         begin, done, _, *moves = run_operator_chain(self._columns, at, called, under_way)
         skips = self.skips[at].astype(bool)
         free = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at]))
         calls = np.flatnonzero(moves[0] >= 0)
         calls = calls[np.argsort(moves[0][calls], kind="stable")]
-        earlier = np.array([max(before.values())] if before else [], np.int64)
-        call_begin, call_end = (np.concatenate(both) for both in ((0 * earlier, moves[0][calls]), (earlier, moves[1][calls])))
-        moving = np.minimum(call_begin + np.concatenate([0 * earlier, self.lags[calls]]), call_end)
+        earlier = np.array(list(before.values()) if before else [], np.int64).reshape(-1, len(CallSpan._fields))
+        own = [moves[0][calls], np.minimum(moves[0][calls] + self.lags[calls], moves[1][calls]), moves[1][calls]]
+        call_begin, moving, call_end = (np.concatenate(both) for both in zip(earlier.T, own, strict=True))
         unused = UnusedTicks((begin[~skips], done[~skips]), (call_begin, call_end))
         issued = host_delay = np.zeros(len(at), np.int64)
         waiting_exposed = 0.0
@@ -302,6 +321,15 @@ class OperatorChain:
         return OperatorChainRun(
             free, (was_free[idle], begin[idle]), unused, calls, call_begin, call_end, moving, leading, host, issued, host_delay, self.slowdown, self.tensor, waiting_exposed,
         )  # fmt: skip
+
+    def follow(self, calls: dict[int, CallSpan], more: Sequence[int]) -> dict[int, CallSpan]:
+        """Collectives, and others that begin at once and go after them."""
+        found, at = dict(calls), max((span.end for span in calls.values()), default=0)
+        for call in more:
+            until = at + int(self.call_ticks[call])
+            found[call] = CallSpan(at, min(at + int(self.lags[call]), until), until)
+            at = until
+        return found
 
     def leads(self, rows: Sequence[int]) -> bool:
         """Whether a pass calls a collective before anything that it receives is there."""
