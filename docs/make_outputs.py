@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
-    "accelerators.md", "energy.md", "cost.md", "jobs.md", "edge.md", "pim.md", "explore.md", "posttraining.md",
+    "accelerators.md", "calibration.md", "energy.md", "cost.md", "jobs.md", "edge.md", "pim.md", "explore.md", "posttraining.md",
     "systems.md",
 )  # fmt: skip
 WIDTH = "100"

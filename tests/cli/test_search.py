@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import run, run_until_killed
 from triosim.core.guarded import parse_toml
 
 JOB = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--under", "batch=8")
@@ -50,12 +45,8 @@ def test_where_nothing_fits_it_says_what_a_plan_must_hold() -> None:
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     many = (*SHAPES, "--among", "micro-batch-size=1,2", "--among", "zero=1")  # so many that some are left when it dies
     words = (*JOB, *many, "--best", "6", "--json", "plans.json", "--quiet")
-    process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
     journal = tmp_path / "plans.json.journal.jsonl"
-    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    run_until_killed(3, *words, cwd=tmp_path)
     assert not (tmp_path / "plans.json").exists()
     assert "plans are known" in run(*words[:-1], cwd=tmp_path).stderr
     first = (tmp_path / "plans.json").read_bytes()

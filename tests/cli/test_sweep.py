@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import run, run_until_killed
 
 JOB = ("train", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--global-batch-size", "8")
 
@@ -59,12 +54,8 @@ def test_what_all_plans_have_in_common_is_given_by_itself(words: tuple[str, ...]
 
 def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
     words = (*JOB, "--sweep", "tp=1,2,4", "pp=1,2", "zero=0,1", "--json", "plans.json", "--quiet")
-    process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
     journal = tmp_path / "plans.json.journal.jsonl"
-    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    run_until_killed(3, *words, cwd=tmp_path)
     assert not (tmp_path / "plans.json").exists()
     resumed = run(*words[:-1], cwd=tmp_path)
     assert "plans are known from" in resumed.stderr

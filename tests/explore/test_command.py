@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.command import run
+from tests.command import run, run_until_killed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "accelerator"
 ARRAY = ("explore", EXAMPLES / "array.toml", EXAMPLES / "layer.toml", "--objectives", "cycles,energy,units")
@@ -95,11 +91,7 @@ def test_one_that_was_killed_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     words = ("explore", EXAMPLES / "little.toml", EXAMPLES / "layer.toml", "--vary", "buffer.capacity=8192,16384,32768",
              "--vary", "PE.x=7,14", "--vary", "PE.y=4,6,12", "--mappings", "20000", "--json", "found.json")  # fmt: skip
     journal = tmp_path / "found.json.journal.jsonl"
-    process = subprocess.Popen([sys.executable, "-m", "triosim", *map(str, words)], cwd=tmp_path)
-    while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    run_until_killed(3, *words, cwd=tmp_path)
     assert not (tmp_path / "found.json").exists()
     assert "points are known from" in run(*words, cwd=tmp_path).stderr
     resumed = (tmp_path / "found.json").read_bytes()

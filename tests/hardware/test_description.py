@@ -389,3 +389,15 @@ def test_scale_out_is_needed_for_several_nodes(tmp_path):
         from_file(write(tmp_path, text), 2)
     with pytest.raises(InputError, match=r"scale_out: say how fast the link is"):
         from_file(write(tmp_path, text + "[scale_out]\n"), 2)
+
+
+@pytest.mark.parametrize("key", ["latency", "overhead"])
+def test_a_time_in_quotes_names_its_unit(key: str, tmp_path: Path) -> None:
+    """5 is more likely to be microseconds than seconds; a number without quotes is seconds, as the page says."""
+    file = tmp_path / "box.toml"
+    text = '[devices]\nmodel = "H100"\ncount = 4\n[scale_up]\ntopology = "full"\nbandwidth = "1 GB/s"\n'
+    file.write_text(f'{text}{key} = "5"\n')
+    with pytest.raises(InputError, match=f"scale_up.{key}: time '5' has no unit: use s, ms, us"):
+        from_file(file)
+    file.write_text(f"{text}{key} = 5\n")
+    assert set(getattr(from_file(file), key).tolist()) >= {5.0}

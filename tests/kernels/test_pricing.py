@@ -10,10 +10,13 @@ import pytest
 
 from tests.kernels.example import DEVICE, OTHER, job, step
 from tests.kernels.test_changes import marked
+from tests.sources.readers.profiles import Profile
+from triosim import simulate, system
 from triosim.core.errors import InputError
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import MODELS, PricingJob
 from triosim.kernels.pricing import describe, price, undecided_rows
+from triosim.sources.reading import read
 from triosim.transform.rescale import rescale
 
 
@@ -67,3 +70,25 @@ def test_undecided_operators_are_listed():
 def test_a_trace_without_time():
     nothing = Estimates(np.zeros(4), np.zeros(4), np.zeros(4, np.int8), np.zeros(4, np.int8))
     assert describe(nothing, step()) == ["operator times: no operator takes device time"]
+
+
+def test_times_of_a_processor_are_not_those_of_a_gpu(tmp_path):
+    profile = tmp_path / "mine.json"
+    p = Profile()
+    for at in range(3):
+        p.op("aten::mm", 1000 * at, 900, dims=[[64, 64], [64, 64]])
+    recorded = read(p.write(profile))
+    assert (recorded.meta.clock, recorded.meta.device) == ("cpu", None)
+    there = simulate(recorded, system(device="A100"))
+    assert there.iteration_time_s < 1e-3
+    assert not any("recorded on A100" in line for line in there.sources)
+    assert simulate(recorded, system(device="EPYC-7763")).iteration_time_s == pytest.approx(2.7e-3, rel=0.1)
+
+
+def test_what_was_profiled_without_shapes_is_not_priced_from_them(tmp_path):
+    p = Profile()
+    p.op("aten::mm", 0, 900)
+    recorded = read(p.write(tmp_path / "mine.json"))
+    assert simulate(recorded, system()).iteration_time_s == pytest.approx(0.9e-3, rel=0.01)
+    with pytest.raises(InputError, match=r"holds no shapes, .* profile again with record_shapes=True"):
+        simulate(recorded, system(device="A100"))

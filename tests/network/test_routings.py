@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.command import run
 from tests.exploring import examples
 from tests.network.test_bulk_routes import clusters
 from triosim.core.errors import InputError
@@ -230,6 +231,20 @@ def test_a_file_names_its_routing(tmp_path: Path) -> None:
 def test_a_routing_that_does_not_exist_is_refused(routing: str, options: dict, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         Router(machine("dgx-h100", routing=routing, routing_options=options))
+
+
+@pytest.mark.parametrize(("lines", "said"), [
+    ('name = "ecpm"', "unknown routing 'ecpm': did you mean ecmp"),
+    ('name = "ecmp"\noptions = { seed = -1 }', "routing ecmp: seed must be a whole number"),
+    ('name = "ecmp"\noptions = { sead = 1 }', "unknown option 'sead': did you mean seed"),
+])  # fmt: skip
+def test_a_file_that_asks_for_no_routing_there_is_named(lines: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "box.toml"
+    file.write_text(f'[devices]\nmodel = "H100"\ncount = 4\n[scale_up]\ntopology = "switch"\n[routing]\n{lines}\n')
+    for words in (("systems", file), ("train", "gpt2", "--system", file, "--dp", "4")):
+        assert f"triosim: {file}: routing: {said}" in run(*words, code=2).stderr
+    with pytest.raises(InputError, match=r"^unknown routing 'mine'"):
+        Router(machine(file, routing="mine"))
 
 
 def test_levels_are_used_for_groups_of_servers(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_experts_that_are_fewer_than_the_ranks_that_divide_them_are_padded_and_i
     told = [note for note in job.step.notes if "FSDP2 pads" in note]
     assert bool(told) == padded
     if padded:
-        assert "zero 3: padded to 3." in told[0]
+        assert "zero 3: FSDP2 pads parameters to 3." in told[0]
         assert "--ep" in told[0]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.command import run
 from tests.report.example import make
 from triosim.core.errors import InputError
 from triosim.core.units import format_bytes, format_time
@@ -222,3 +223,42 @@ def test_a_browser_draws_the_page_without_complaint(case: str, tmp_path: Path) -
         assert "&lt;/script&gt;&lt;script&gt;alert" in body
     if case == "does not fit":
         assert "Does not fit" in body
+
+
+def test_the_keyboard_stays_where_it_was_when_a_table_is_sorted_or_a_module_opened(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    presses = """<script>addEventListener("load", () => setTimeout(() => {
+      const held = [];
+      for (const wanted of ["#modules-table th button", "#modules-table button.toggle", "#links-table th button"]) {
+        const button = document.querySelector(wanted), before = button.dataset.key;
+        button.focus(); button.click();
+        const now = document.activeElement;
+        held.push(before !== undefined && now !== button && now.dataset.key === before);
+      }
+      document.body.dataset.held = held.join(" ");
+    }, 300))</script></body>"""
+    page.write_text(html.render(make()).replace("</body>", presses))
+    shown, complaints = browse(page, tmp_path / "profile")
+    assert not complaints
+    assert 'data-held="true true true"' in shown
+    assert not re.search(r"<button[^>]*></button>", shown), "a button that says nothing"
+
+
+@pytest.mark.parametrize("words", [
+    ("train", "gpt2", "--device", "A100"),
+    ("serve", "gpt2", "--device", "A100", "--arrivals", "poisson:8", "--lengths", "fixed:64", "--requests", "20"),
+    ("accelerator", "map", "eyeriss", "examples/accelerator/layer.toml", "--budget", "50"),
+])  # fmt: skip
+def test_pages_fit_a_telephone(words: tuple[str, ...], tmp_path: Path) -> None:
+    page, frame = tmp_path / "page.html", tmp_path / "frame.html"
+    run(*words, "--report", page)
+    asked = "parent.postMessage([innerWidth, document.documentElement.scrollWidth].join(), '*')"
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    page.write_text(text.replace("</body>", f"<script>setTimeout(() => {asked}, 300)</script></body>"))
+    listens = "<script>onmessage = (told) => { document.body.dataset.widths = told.data }</script>"
+    frame.write_text(f'<body>{listens}<iframe src="page.html" width="400" height="900" style="border: 0"></iframe>')
+    shown, _ = browse(frame, tmp_path / "profile")
+    widths = re.search(r'data-widths="(\d+),(\d+)"', shown)
+    assert widths
+    assert int(widths[1]) == 400
+    assert int(widths[2]) <= 400

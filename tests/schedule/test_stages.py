@@ -64,6 +64,41 @@ def test_on_different_devices_too_the_slowest_stage_is_as_fast_as_any_cut_allows
     assert len(set(stages.of[:layers].tolist())) == count
 
 
+@settings(max_examples=examples(80))
+@given(st.data(), st.integers(4, 9), st.integers(2, 4), st.booleans())
+def test_a_stage_takes_as_long_as_its_device_or_its_host(data, layers: int, count: int, different: bool) -> None:
+    """Against every possible cut; with many micro-batches the slowest device or host counts alone."""
+    from itertools import combinations
+
+    draws = st.lists(st.integers(1, 40), min_size=layers, max_size=layers)
+    hosts = np.array(data.draw(draws))
+    times = np.array([data.draw(draws) for _ in range(count)] if different else [data.draw(draws)] * count)
+    trace = chain(layers=layers, backward_s=0.0)
+    seconds, issue_s = np.zeros((count, len(trace))), np.zeros(len(trace))
+    seconds[:, :layers], issue_s[:layers] = times, hosts
+
+    def slowest(cuts: tuple[int, ...]) -> int:
+        parts = zip(times, (0, *cuts), (*cuts, layers), strict=True)
+        return max(max(own[a:b].sum(), hosts[a:b].sum()) for own, a, b in parts)
+
+    stages = split(trace, seconds, count, issue_s=issue_s, turns=10**9)
+    found = tuple(np.flatnonzero(np.diff(stages.of[:layers])) + 1)
+    assert len(found) == count - 1
+    assert slowest(found) == min(slowest(cuts) for cuts in combinations(range(1, layers), count - 1))
+
+
+@pytest.mark.parametrize(("length", "faster"), [(128, 1.0), (1024, 0.95)])
+def test_balanced_is_no_slower_than_even_whether_hosts_or_devices_bind(length: int, faster: float) -> None:
+    """One sample of 128 tokens at once leaves devices waiting for hosts, to whom the head is next to nothing; of eight
+    with 1,024 it takes as long as several layers."""
+    trace = triosim.model("gpt2", sequence_length=length, batch_size=1 if length < 1024 else 8)
+    took = {}
+    for how in ("balanced", "even"):
+        plan = Plan(pp=4, micro_batches=8, batch_size=8 * trace.meta.batch_size, stages=(how,))
+        took[how] = triosim.simulate(trace, triosim.system("dgx-h100"), plan, fit=False).iteration_time_s
+    assert took["balanced"] <= took["even"] * faster
+
+
 def test_what_is_too_much_for_the_next_device_may_be_left_to_the_one_after_it() -> None:
     """Fast, slow, fast: the first stage could take both small layers, but then the slow one would get the large."""
     trace = chain(layers=3, backward_s=0.0)

@@ -145,6 +145,12 @@ def test_guided_steps_are_of_two_samples() -> None:
     ]  # fmt: skip
 
 
+def test_stable_diffusion_has_the_text_encoders_of_its_width() -> None:
+    encoders = [denoiser(f"stable-diffusion-{which}").pipeline.encoders for which in ("1.5", "2.1")]
+    assert encoders == [("clip-vit-l-14-text",), ("openclip-vit-h-14-text",)]
+    assert denoiser("stable-diffusion-2.1").around == 340_387_840 + denoiser("dit-xl-2").around
+
+
 def test_the_decoder_is_a_part_of_the_autoencoder() -> None:
     whole = modelling.model("sdxl-vae", training=False)
     decoder = modelling.model("sdxl-vae", training=False, configuration={"decoder_only": True})

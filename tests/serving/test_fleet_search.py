@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.command import run
+from tests.command import run, run_until_killed
 from triosim.serving.outcome import FleetFigures, FleetOutcome, ranked
 
 H100 = ("serve", "llama-3-8b", "--device", "H100")
@@ -52,12 +47,8 @@ def test_the_order_and_the_number_of_processes_change_nothing() -> None:
 
 def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
     words = (*H100, *TRAFFIC, "--sweep", "tp=1,2,4,8", "replicas=1,2,3,4", "--json", "fleets.json", "--quiet")
-    process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
     journal = tmp_path / "fleets.json.journal.jsonl"
-    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 3):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    run_until_killed(2, *words, cwd=tmp_path)
     assert not (tmp_path / "fleets.json").exists()
     assert "plans are known from" in run(*words[:-1], cwd=tmp_path).stderr
     first = (tmp_path / "fleets.json").read_bytes()

@@ -50,6 +50,9 @@ STACKS = {
     "OPT-175B": "megatron-2022", "Llama 3 405B": "megatron-core", "NeMo AutoModel pre-training": "megatron-core",
     "torchtune README": "torch-compile", "fast-DiT README": "torch-eager", "timm training on RTX 3090": "torch-eager",
     "TPU recipes for Trillium": "maxtext", "Google Cloud GPU recipes on A3 and A4": "nemo",
+    "MLPerf Training 4.0, Llama 2 LoRA": "nemo", "MLPerf Training 5.1, Llama 2 LoRA": "nemo",
+    "MLPerf Training 5.1, Llama 3.1 8B": "nemo", "MLPerf Training 4.0, GPT-3": "nemo",
+    "MLPerf Training 4.0, Stable Diffusion": "torch-compile",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
@@ -81,7 +84,8 @@ SYSTEMS = {
     "A100-PCIe-80GB": "pcie-a100-8", "H100-SXM-80GB": "hgx-h100", "B200-SXM": "hgx-b200", "B200-180GB": "hgx-b200",
     "H200-SXM": "hgx-h200", "A800-SXM": "hgx-a800", "MI300X": "mi300x-8", "Gaudi2": "gaudi2-8",
     "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "H800-SXM": "hgx-h800",
-    "Trainium1": "trn1-32xlarge", "A100-SXM-40GB on AWS p4d": "aws-p4d",
+    "Trainium1": "trn1-32xlarge", "A100-SXM-40GB on AWS p4d": "aws-p4d", "L40S": "pcie-l40s-8",
+    "MI325X": "mi325x-8", "MI350X": "mi355x-8", "MI355X": "mi355x-8",
 }  # fmt: skip
 """Ready systems of the catalog, by the GPU that a row names."""
 RACK, USED_OF_RACK = 72, 64
@@ -91,7 +95,7 @@ FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
     "8x HDR200": ("InfiniBand-HDR", 8), "200 Gb/s per node": ("InfiniBand-HDR", 1),
-    "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8),
+    "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8), "2x 400 Gb/s": ("RoCEv2-400G", 2),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (
@@ -154,6 +158,7 @@ PRESETS = {
     }), "Pythia-1.4B": ("pythia-1.4b", {}), "Pythia-2.8B": ("pythia-2.8b", {}), "Pythia-6.9B": ("pythia-6.9b", {}),
     "Pythia-12B": ("pythia-12b", {}), "OPT-175B": ("opt-175b", {}), "GPT-OSS 20B": ("gpt-oss-20b", {}),
     "GPT-OSS 120B": ("gpt-oss-120b", {}), "Qwen3 MoE 30B": ("qwen3-30b-a3b", {}), "GPT3-175B": ("gpt3-175b", {}),
+    "Stable Diffusion 2": ("stable-diffusion-2.1", {}),
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
@@ -267,7 +272,10 @@ def _row(line: Mapping[str, str]) -> Row:
     )  # fmt: skip
 
 
-_OF_IMAGES = {"timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"}}
+_OF_IMAGES = {
+    "timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"},
+    "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
+}  # fmt: skip
 """Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
 default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
 
@@ -275,11 +283,13 @@ default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
 def _adapters(line: Mapping[str, str]) -> str:
     """Adapters of the rows of LoRA: Qwen's scripts have rank 64 on all linear layers, AutoModel 8 by default; torchtune
     8 on queries and values, and in QLoRA on all, over 4 bits (``recipes/configs/llama3_1/8B_qlora_single_device.yaml``,
-    read after the first predictions)."""
+    read after the first predictions); MLPerf's 16 on both linear layers of attention (``target_modules``)."""
     if line["source"] == "torchtune README":
         return "8,base=nf4" if "QLoRA" in line["model"] else "8,targets=q_proj+v_proj"
     if "(LoRA)" not in line["model"]:
         return ""
+    if line["source"].startswith("MLPerf"):
+        return "16,targets=qkv_proj+o_proj"
     return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
 
 
@@ -295,7 +305,7 @@ def _stack(line: Mapping[str, str], usual: str) -> str:
     NVTE_FUSED_ATTN; that of GPT3-175B was read after its predictions had been seen)."""
     if line["source"].startswith("DGX Cloud"):
         return "nemo-2024" if line["model"] in SUMMED_IN_16_BITS else usual
-    if usual == "nemo" and line["gpu"].startswith("H100"):
+    if usual == "nemo" and line["gpu"].startswith("H100") and not line["source"].startswith("MLPerf"):
         return "nemo-2024"
     compiled = "compile" in line["overlap"] or line["precision"].startswith("float8")
     if line["source"].startswith("Google Cloud"):
@@ -324,6 +334,8 @@ def _facts(line: Mapping[str, str]) -> dict[str, Any]:
         return FMS
     if "Bridge" in line["source"]:
         return bridge.facts(line)
+    if line["source"].startswith("MLPerf"):
+        return _facts_of_mlperf(line)
     if line["source"] in LOOKED_UP:
         return LOOKED_UP[line["source"]](line)
     return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
@@ -368,6 +380,19 @@ def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:
     if "MaxText" in line["source"]:
         return {"attention": "cudnn"}
     return {"gradients": "parameter-fused"} if line["model"] in SUMMED_IN_16_BITS else {}
+
+
+def _facts_of_mlperf(line: Mapping[str, str]) -> dict[str, Any]:
+    """What MLPerf's submissions say otherwise than their stacks: graphs, what a gate keeps in 8 bits, and of Stable
+    Diffusion that gradients are clipped and reduced after the backward (``conf/custom.yaml``, ``ddp_overlap``)."""
+    found: dict[str, Any] = {"gradients": "parameter-fused"} if line["model"] in SUMMED_IN_16_BITS else {}
+    if "gate kept in 8 bits" in line["notes"]:
+        found["stored_gate"] = "float8_e4m3fn"
+    if re.search(r"(?<!no )CUDA graphs", line["notes"]):
+        found["host"] = "graph"
+    if "Diffusion" in line["source"]:
+        found |= {"clip": True, "overlap_gradients": False}
+    return found
 
 
 def _number(text: str) -> float | None:
@@ -523,7 +548,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["optimizer"] = bridge.optimizer(line)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
-    if line["source"].startswith("timm"):
+    if line["source"].startswith("timm") or "Diffusion" in line["source"]:
         plan["layout"] = "channels_last"
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
@@ -600,6 +625,10 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
         return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape}
     like = SYSTEMS.get(gpu, "hgx-h100")
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
+    if gpu == "L40S":
+        found["count"] = int(line["gpus_per_node"])
+    if gpu == "MI350X":
+        found["model"] = gpu
     if int(line["gpus_per_node"] or 8) == 4 and like == "hgx-h200":
         found["like"] = "hgx-h200-4"  # no NVSwitch (looked up after the first predictions)
     if gpu not in SYSTEMS:

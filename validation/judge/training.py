@@ -206,6 +206,7 @@ def _ready(like: str, devices: int, model: str, fabric: tuple[str, int] | None, 
         text = re.sub(r'(?m)^model = ".*"$', f'model = "{model}"', text, count=1)
     if count:
         text = re.sub(r"(?m)^(count|nics) = \d+$", rf"\1 = {count}", text)
+        text = re.sub(r"(?m)^shape = .*$", f"shape = [1, 1, {count}]", text)  # of PCIe: one switch
     if fabric:
         scale_out = f'[scale_out]\ntopology = "switch"\nlink = "{fabric[0]}"\nnics = {fabric[1]}\n'
         text = re.sub(r"(?s)\[scale_out\].*", scale_out, text)

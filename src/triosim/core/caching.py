@@ -6,11 +6,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from functools import cache, wraps
+from functools import wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
+
+from triosim.core.dataclass import field_names, is_frozen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,10 +112,11 @@ def _key(value: object) -> Hashable:
         return known[1]
     if isinstance(value, Mapping):
         return ("mapping", *sorted((name, _key(item)) for name, item in value.items()))
-    if is_dataclass(value) and not isinstance(value, type):
+    names = field_names(type(value))
+    if names is not None:
         # Columns are many and long: a table is the same where all of its columns are the same objects.
-        parts = _Parts((type(value), *[_part(getattr(value, name)) for name in _names(type(value))]))
-        if type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        parts = _Parts((type(value), *[_part(getattr(value, name)) for name in names]))
+        if is_frozen(type(value)):
             _remember(value, parts)
         return parts
     if isinstance(value, (list, tuple)):
@@ -134,13 +136,7 @@ def _remember(value: object, parts: _Parts) -> None:
         _KEYS[at] = ref(value, forget), parts
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """Fields of a dataclass."""
-    return tuple(field.name for field in fields(kind))
-
-
 def _part(value: object) -> Hashable:
     if value is None or isinstance(value, (bool, int, float, str)):
         return (type(value), value)
-    return _key(value) if is_dataclass(value) and not isinstance(value, type) else IdentityKey(value)
+    return IdentityKey(value) if field_names(type(value)) is None else _key(value)

@@ -76,6 +76,16 @@ class _Placeholder:
         return found.__get__(instance, owner) if callable(found) else found
 
 
+class _Parameters(_Placeholder):
+    """Stands for what the class was declared with.
+
+    Attributes:
+        frozen: whether it is.
+    """
+
+    frozen: bool
+
+
 class _FirstObjects(_Placeholder):
     """Stands for ``__init__`` and fills the first objects of a class itself.
 
@@ -162,8 +172,26 @@ def _prepared(
 
     plain = not kw_only and not any(isinstance(value, dataclasses.Field) for value in own.values())
     _Placeholder(cls, _FIELDS, functools.partial(_listed, kw_only=kw_only), plain)
-    _Placeholder(cls, _PARAMETERS, parameters)
+    _Parameters(cls, _PARAMETERS, parameters).frozen = frozen
     return cls
+
+
+@functools.cache
+def field_names(cls: type) -> tuple[str, ...] | None:
+    """Names of the fields of a dataclass of either kind; None of another class.
+
+    Unlike :func:`dataclasses.fields` this makes nothing, so that what only reads objects need not wait for it.
+    """
+    if not any(_FIELDS in base.__dict__ for base in cls.__mro__):
+        return None
+    return tuple(slot.name for slot in _fields(cls))
+
+
+@functools.cache
+def is_frozen(cls: type) -> bool:
+    """Whether a class is a frozen dataclass of either kind."""
+    found = (base.__dict__[_PARAMETERS].frozen for base in cls.__mro__ if _PARAMETERS in base.__dict__)
+    return next(found, False)
 
 
 class _Slot(NamedTuple):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, is_dataclass
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triosim.core.dataclass import field_names
 
 R = TypeVar("R")
 Columns = Sequence[NDArray[Any]]
@@ -66,8 +67,9 @@ def content(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
         column = np.ascontiguousarray(value)
         return (column.dtype.str, column.shape, hashlib.blake2b(column.data, digest_size=_DIGEST_BYTES).digest())
-    if is_dataclass(value) and not isinstance(value, type):
-        return (type(value), *(content(getattr(value, field.name)) for field in fields(value)))
+    names = field_names(type(value))
+    if names is not None:
+        return (type(value), *(content(getattr(value, name)) for name in names))
     if isinstance(value, (list, tuple)):
         return (type(value), *map(content, value))
     if isinstance(value, dict):

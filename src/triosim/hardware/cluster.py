@@ -149,7 +149,7 @@ def _routed(system: System, file: SystemFile, where: str) -> System:
     options = dict(file.routing.options)
     if isinstance(options.get("table"), str):
         options["table"] = str(Path(where).parent / str(options["table"]))
-    return replace(system, routing=file.routing.name, routing_options=options)
+    return replace(system, routing=file.routing.name, routing_options=options, routing_place=f"{where}: routing")
 
 
 def _devices(file: SystemFile, where: str) -> _Node:

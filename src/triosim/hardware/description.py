@@ -56,7 +56,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from triosim.core import guarded
 from triosim.core.errors import InputError, quoted
-from triosim.core.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
+from triosim.core.units import parse_bandwidth, parse_bytes, parse_flops, parse_latency
 from triosim.hardware.topology import parse_shape
 
 _ELEMENT_TYPES = {  # how people write them, and the names that traces use
@@ -79,7 +79,7 @@ def _quantity(parse: Any, what: str) -> BeforeValidator:
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Bandwidth = Annotated[float, _quantity(parse_bandwidth, "bandwidth")]
-Seconds = Annotated[float, _quantity(parse_time, "time")]
+Seconds = Annotated[float, _quantity(parse_latency, "time")]
 Bytes = Annotated[int, _quantity(parse_bytes, "size")]
 Flops = Annotated[float, Field(gt=0, allow_inf_nan=False), _quantity(parse_flops, "compute rate")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

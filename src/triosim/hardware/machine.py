@@ -83,5 +83,6 @@ def _servers(device: str | Accelerator | None) -> str:
 def _routed(made: System, routing: str | None, options: Mapping[str, Any] | None) -> System:
     """The System with another routing, or with other options of its own."""
     if routing is None:
-        return replace(made, routing_options={**made.routing_options, **options}) if options else made
-    return replace(made, routing=routing, routing_options=dict(options or {}))
+        both = {**made.routing_options, **(options or {})}
+        return replace(made, routing_options=both, routing_place="") if options else made
+    return replace(made, routing=routing, routing_options=dict(options or {}), routing_place="")

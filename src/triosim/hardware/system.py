@@ -230,6 +230,7 @@ class System:
         topology: how the devices are joined, in words.
         sources: where the figures are from.
         routing, routing_options: how transfers choose their way, by name (see :mod:`triosim.network.routing`).
+        routing_place: file and table that say so, for messages; empty where none does.
         ideal: whether collectives go without software costs, in rings that follow the order of their members, as closed
             forms have it.
     """
@@ -258,6 +259,7 @@ class System:
     sources: tuple[str, ...] = field(default_factory=tuple)
     routing: str = "shortest"
     routing_options: Mapping[str, Any] = field(default_factory=dict)
+    routing_place: str = ""
     ideal: bool = False
 
     def __repr__(self) -> str:

@@ -41,8 +41,8 @@ def price(job: PricingJob, model: str = "auto", options: Mapping[str, Any] | Non
             of ``loop-nest``.
 
     Raises:
-        InputError: there is no such model, option or pack, or it needs something that the job does not have; or the
-            device cannot multiply an element type.
+        InputError: there is no such model, option or pack, or it needs something that the job does not have; the
+            trace has no shapes and not all of its times were recorded; or the device cannot multiply an element type.
     """
     if model == "auto" and options and job.device.design is not None:
         model = "loop-nest"  # which auto takes there: the options are its own
@@ -56,10 +56,23 @@ def _priced(job: PricingJob, model: str, options: Mapping[str, Any]) -> Estimate
     found = part.price(job)
     if not is_ours(type(part)):
         check(found, len(job.trace), f"operator model {model}")
+    _refuse_unshaped(job, found)
     return _remarked(job, found)
 
 
 _kept = kept(32)(_priced)
+
+
+_FROM_SHAPES = (Source.ANCHORED, Source.ROOFLINE, Source.REGRESSION, Source.PHYSICAL, Source.CALIBRATED)
+
+
+def _refuse_unshaped(job: PricingJob, found: Estimates) -> None:
+    if not len(job.trace.values) and np.isin(found.source, _FROM_SHAPES).any():
+        there = job.device.name or "a device"
+        raise InputError(
+            f"trace {job.recorded.meta.workload!r} holds no shapes, from which times on {there} could be worked out: "
+            "profile again with record_shapes=True, or leave --device and --operator-times out"
+        )
 
 
 _RECKONED = (

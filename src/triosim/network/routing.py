@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.errors import InputError
 from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.hardware.system import System
@@ -63,4 +64,13 @@ def routing_of(system: System) -> Routing:
     Raises:
         InputError: no such routing or option, or a value that the option does not take.
     """
+    try:
+        return _configured(system)
+    except InputError as error:
+        if not system.routing_place:
+            raise
+        raise InputError(f"{system.routing_place}: {error}") from None
+
+
+def _configured(system: System) -> Routing:
     return configured(ROUTINGS.get(system.routing), system.routing_options, f"routing {system.routing}")

@@ -97,7 +97,7 @@ class Attention(Kind):
         return _pairs(one) * 2 * one.head
 
     def work(self, call: Call) -> AttentionWork:
-        """``window_size_left`` gives a window; sequences packed one after another are taken for equally long, which
+        """``window_size_left``, and ``_right`` where attention is not causal, give a window; sequences packed one after another are taken for equally long, which
         :data:`DOCUMENTS` says of those within a sequence.
 
         Of causal attention whose queries are a part of the positions the argument :data:`SPREAD` says that they are
@@ -115,6 +115,10 @@ class Attention(Kind):
         left = call.args.get("window_size_left")  # positions before its own that a query sees; -1 for all
         window = float(left + 1) if type(left) is int and left >= 0 else 0.0
         causal = bool(call.args.get("is_causal"))
+        right = call.args.get("window_size_right")  # positions after its own; queries at the ends see fewer
+        if window and type(right) is int and right >= 0 and not causal:
+            outside = window * (window - 1) + right * (right + 1.0)
+            window += right - outside / (2 * keys)
         documents = call.args.get(DOCUMENTS)
         if isinstance(documents, list):  # whoever has a part of the positions has as many of each document
             fill, length = documents

@@ -109,8 +109,8 @@ def _padded(trace: Trace, cut: _ShardedValues, name: str) -> Iterator[str]:
     if len(weights) and padded.sum() > MUCH_PADDED * whole.sum():
         most = int(np.argmax(padded - whole))
         yield (
-            f"{name}: padded to {padded.sum() / whole.sum():.1f} times their size, as FSDP2 pads parameters of fewer "
-            f"rows than ranks: give --ep, or --parallelism hsdp (most: {trace.values.name[weights[most]]})"
+            f"{name}: FSDP2 pads parameters to {padded.sum() / whole.sum():.1f} times their size (most: "
+            f"{trace.values.name[weights[most]]}): give --ep, or --parallelism hsdp, for they have fewer rows than ranks"
         )
 
 

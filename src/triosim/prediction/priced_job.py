@@ -369,8 +369,8 @@ def _recording(workload: Trace, other: Trace) -> MeasuredTrace:
 def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | None]:
     """The system, and the device on which the workload was recorded (None if it holds no times).
 
-    A trace that names no device counts as recorded on the system's device, and a system that names none consists of
-    the trace's.
+    A trace that names no device counts as recorded on the system's device, but times of a processor's thread never as
+    those of a GPU; a system that names none consists of the trace's.
     """
     if workload.meta.clock == "none":
         return system, None
@@ -382,7 +382,8 @@ def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | Non
         title = system.name.replace("x device", f"x {recorded_on.name or 'device'}")
         models = tuple(replace(recorded_on, slowdown=model.slowdown) for model in system.models)
         return replace(system, name=title, models=models), recorded_on
-    return system, recorded_on if name else system.models[0]
+    theirs = name or (kind == "cpu" and system.models[0].kind != "cpu")
+    return system, recorded_on if theirs else system.models[0]
 
 
 def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], JobMesh]:

@@ -11,6 +11,7 @@ from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.measured import MeasuredCollectives
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.freed_memory import freed_memory_kept
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
 from triosim.engine.solver import NetworkModel
@@ -93,13 +94,14 @@ def simulate(
         communication=communication_of(staged, measured), model=model, fold=fidelity.fold and model.weighted,
         clock=clock, progress=progress,
     )  # fmt: skip
-    if at_once or variation is not None:
-        return asked.whole(on_finished, variation)
     at_length = functools.partial(
         simulate, workload, system, plan, fidelity, fit=False, measured=measured, other_recordings=other_recordings,
         energy=energy, at_once=True,
     )  # fmt: skip
-    return asked.of_turns(functools.cache(at_length)) or asked.whole(on_finished, None)
+    with freed_memory_kept():
+        if at_once or variation is not None:
+            return asked.whole(on_finished, variation)
+        return asked.of_turns(functools.cache(at_length)) or asked.whole(on_finished, None)
 
 
 @dataclass(frozen=True, kw_only=True)

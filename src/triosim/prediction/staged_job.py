@@ -81,7 +81,10 @@ def stage_job(job: PricedJob) -> StagedJob:
     costs = of_copies.max(axis=0)  # (parts of the model, operators): where it runs on two devices, on the slower one
     if mesh.stages > 1 and plan.stages is not None and isinstance(plan.cuts, str):
         _check_even(step.trace, count, plan.cuts)
-    stages = split(step.trace, costs, count, plan.cuts, per_byte, step.homes)
+    launching = launching_costs(job, chunks)
+    issue_s = launching.issue_s
+    costs, issue_s = (costs + issue_s, None) if launching.blocking else (costs, issue_s)  # one waits for the other
+    stages = split(step.trace, costs, count, plan.cuts, per_byte, step.homes, issue_s, mesh.micro_batches)
     if schedule.times_matter and plan.training:
         from triosim.schedule.pass_times import pass_times
 
@@ -90,7 +93,7 @@ def stage_job(job: PricedJob) -> StagedJob:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
     return StagedJob(
         **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, schedule=schedule,
-        launching=launching_costs(job, chunks),
+        launching=launching,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.describe import describe
 from triosim.hardware.description import SystemFile, read_system
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication
+from triosim.network.routing import routing_of
 from triosim.report.table import Column, TextTable, paragraph
 
 _TIERS = {
@@ -48,7 +49,9 @@ def system(name: str, console: Console) -> None:
     ready = None if build.is_file(name) else catalog.system_row(name)
     file = read_system(Path(name) if ready is None else catalog.system_file(name))
     nodes = file.nodes or (2 if file.scale_out else 1)
-    found = describe(build.load(name, nodes))
+    made = build.load(name, nodes)
+    routing_of(made)  # refuses one that is not there
+    found = describe(made)
     fields = {
         "what it is": ready["about"] if ready else None,
         "devices": f"{found.devices // nodes}" + (" in each server" if nodes > 1 else ""),

@@ -54,6 +54,14 @@
     for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
     return node;
   }
+  // New content for an element; what had the focus there has it again, so that the keyboard goes on where it was.
+  function refill(id, ...children) {
+    const place = $(id), held = place.contains(document.activeElement) ? document.activeElement.dataset.key || "" : null;
+    place.replaceChildren(...children);
+    if (held === null) return;
+    const buttons = [...place.querySelectorAll("button")];
+    (buttons.find((b) => b.dataset.key === held) || buttons[0])?.focus();
+  }
   function legend(id, entries) {
     $(id).replaceChildren(...entries.map(([colour, label, value]) =>
       make("span", null, make("i", { style: { background: colour } }), label, value ? make("b", null, value) : null)));
@@ -788,6 +796,7 @@
       if (key === "bar") return make("th", null, "");
       const on = tree.key === key;
       return make("th", { "aria-sort": on ? (tree.down ? "descending" : "ascending") : null }, make("button", {
+        "data-key": key,
         onclick: () => { tree.down = tree.key === key ? !tree.down : key !== "name"; tree.key = key === "share" ? "total" : key; moduleTable(); },
       }, text + (on ? (tree.down ? " ▾" : " ▴") : "")));
     }));
@@ -800,7 +809,7 @@
         const toggle = () => { if (open) tree.open.delete(node.path); else tree.open.add(node.path); moduleTable(); };
         const count = node.members.size > 1 ? make("span", { class: "times", title: `${node.members.size} modules added up` }, ` ×${node.members.size}`) : null;
         const name = make("td", { class: "name", title: node.path, style: { paddingLeft: 4 + depth * 18 + "px" } },
-          branch ? make("button", { class: "toggle", onclick: toggle, "aria-expanded": open, "aria-label": open ? "Collapse" : "Expand" }, open ? "▾" : "▸") : make("span", { class: "toggle" }, ""),
+          branch ? make("button", { class: "toggle", "data-key": "of " + node.path, onclick: toggle, "aria-expanded": open, "aria-label": `Parts of ${node.name}` }, open ? "▾" : "▸") : make("span", { class: "toggle" }, ""),
           node.name || "(no module)", count);
         const segments = [["forward", node.sum.forward], ["recompute", node.sum.recompute], ["backward", node.sum.backward], ["optimizer", node.other], ["communication", node.communication]];
         const bar = make("td", { class: "bar" }, make("div", { class: "stack" }, segments.filter(([, s]) => s > 0).map(([c, s]) =>
@@ -811,7 +820,7 @@
       }
     };
     walk(root.list, 0);
-    $("modules-table").replaceChildren(make("thead", null, heading), make("tbody", null, body));
+    refill("modules-table", make("thead", null, heading), make("tbody", null, body));
   }
   function modules() {
     const M = DATA.modules;
@@ -839,14 +848,14 @@
       const [u, v] = [columns[state.at][1](a), columns[state.at][1](b)];
       return (u < v ? -1 : u > v ? 1 : 0) * (state.down ? -1 : 1);
     });
-    const heading = make("tr", null, columns.map(([text, , , left, why], i) => make("th", { class: left ? "left" : null, title: why || null },
-      make("button", { onclick: () => table(id, columns, rows, { ...state, at: i, down: state.at === i ? !state.down : !left }) },
+    const heading = make("tr", null, columns.map(([text, , , left, why], i) => make("th", { class: left ? "left" : null, title: why || null, "aria-sort": state.at === i ? (state.down ? "descending" : "ascending") : null },
+      text && make("button", { "data-key": i, onclick: () => table(id, columns, rows, { ...state, at: i, down: state.at === i ? !state.down : !left }) },
         text + (state.at === i ? (state.down ? " ▾" : " ▴") : "")))));
     const most = state.all ? sorted.length : Math.min(sorted.length, 12);
     const body = sorted.slice(0, most).map((r) => make("tr", null, columns.map(([, , show, left]) => make("td", { class: left ? "left" : null }, show(r)))));
     if (most < sorted.length) body.push(make("tr", null, make("td", { colspan: columns.length },
       make("button", { onclick: () => table(id, columns, rows, { ...state, all: true }) }, `Show all ${sorted.length}`))));
-    $(id).replaceChildren(make("thead", null, heading), make("tbody", null, body));
+    refill(id, make("thead", null, heading), make("tbody", null, body));
   }
   function communication() {
     const C = DATA.collectives, L = DATA.links;

@@ -17,7 +17,16 @@ from triosim.core.units import format_share, format_time
 from triosim.report.over_time import mean_value, most_value, share_of_time
 from triosim.report.serving import figures_in_words, requests_in_words, titles
 from triosim.report.serving_tracks import KINDS, replica_names
-from triosim.report.static_page import cards_of, document, escaped, legend_of, section, table_of
+from triosim.report.static_page import (
+    cards_of,
+    document,
+    escaped,
+    legend_of,
+    picture_of,
+    round_values,
+    section,
+    table_of,
+)
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
 from triosim.serving.request_phases import AWAY, DECODE, PHASES, PREFILL, QUEUED, TRANSFER, phases, standing
@@ -158,13 +167,14 @@ def _cumulative(values: NDArray[np.float64], goals: Sequence[tuple[str, float]])
     def y(part: float) -> float:
         return height - 24 - part * (height - 34)
 
-    out = [f'<svg viewBox="0 0 {width} {height}" role="img">']
+    out = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="part of the requests within a time">']
     for part in (0.0, 0.5, 1.0):
         out.append(f'<line class="grid" x1="{left}" x2="{width - 8}" y1="{y(part):.1f}" y2="{y(part):.1f}"/>')
         out.append(f'<text class="end" x="{left - 5}" y="{y(part) + 4:.1f}">{100 * part:g} %</text>')
-    for place, kind in ((0.0, ""), (0.5, "middle"), (1.0, "end")):
+    for time in round_values(0.0, most, 4):
+        kind = _anchor(time / most)
         out.append(
-            f'<text class="{kind}" x="{x(place * most):.1f}" y="{height - 6}">{format_time(place * most)}</text>'
+            f'<text class="{kind}" x="{x(time):.1f}" y="{height - 6}">{format_time(time) if time else "0"}</text>'
         )
     points = " ".join(f"{x(float(a)):.1f},{y(float(b)):.1f}" for a, b in zip(at, share, strict=True))
     out.append(f'<polyline class="curve" stroke="var(--accent)" points="{points}"/>')
@@ -177,21 +187,25 @@ def _cumulative(values: NDArray[np.float64], goals: Sequence[tuple[str, float]])
     return "".join(out) + "</svg>"
 
 
+def _anchor(place: float) -> str:
+    """How words under an axis stand to a part of it: within the picture at its ends."""
+    return "end" if place > 0.97 else "middle" if place > 0.03 else ""
+
+
 class _Axes:
     """A picture over time: its scales, and the lines behind it."""
 
     def __init__(self, seconds: float, height: int, left: int = _LEFT, since: float = 0.0) -> None:
         self.seconds, self.height, self.left, self.since = seconds, height, left, since
         self.edges = np.linspace(0.0, seconds * 1e12, BINS + 1)
-        self.out = [f'<svg viewBox="0 0 {_WIDTH} {height + 22}" role="img">']
+        self.out = [f'<svg viewBox="0 0 {_WIDTH} {height + 22}">']
 
     def x(self, seconds: float) -> float:
         return self.left + (seconds - self.since) / self.seconds * (_WIDTH - self.left - _RIGHT)
 
     def time(self) -> None:
-        for place in (0.0, 0.25, 0.5, 0.75, 1.0):
-            kind = "end" if place == 1 else "middle" if place else ""
-            at = self.since + place * self.seconds
+        for at in round_values(self.since, self.since + self.seconds, 8):
+            kind = _anchor((at - self.since) / self.seconds)
             words = format_time(at) if at else "0"
             self.out.append(
                 f'<line class="grid" x1="{self.x(at):.1f}" x2="{self.x(at):.1f}" y1="0" y2="{self.height}"/>'
@@ -199,12 +213,10 @@ class _Axes:
             self.out.append(f'<text class="{kind}" x="{self.x(at):.1f}" y="{self.height + 16}">{words}</text>')
 
     def levels(self, most: float, words: Words) -> None:
-        for part in (0.0, 0.5, 1.0):
-            y = self.height * (1 - part)
+        for value in round_values(0.0, most, 4):
+            y = self.height * (1 - value / most)
             self.out.append(f'<line class="grid" x1="{self.left}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            self.out.append(
-                f'<text class="end" x="{self.left - 6}" y="{max(y, 8) + 4:.1f}">{words(part * most)}</text>'
-            )
+            self.out.append(f'<text class="end" x="{self.left - 6}" y="{max(y, 8) + 4:.1f}">{words(value)}</text>')
 
     def area(self, low: NDArray[np.float64], high: NDArray[np.float64], most: float, colour: str) -> None:
         """Between two curves of steps."""
@@ -253,7 +265,12 @@ def _standing(result: ServingResult) -> str:
         axes.when(place) + ", ".join(f"{curves[name][place]:.3g} {name}" for name in order) for place in range(BINS)
     ])  # fmt: skip
     legend = legend_of((name, _COLOURS[PHASES.index(name)]) for name in reversed(order))
-    return section("Requests in the system", "Requests that are there, by what they are doing.", legend, str(axes))
+    return section(
+        "Requests in the system",
+        "Requests that are there, by what they are doing.",
+        legend,
+        picture_of("Requests in the system", str(axes)),
+    )
 
 
 def _left_out(result: ServingResult) -> str:
@@ -302,7 +319,7 @@ def _replicas(result: ServingResult) -> str:
             )
     lead = "Part of the time in which a replica computes, and what its steps hold." + _left_out(result)
     legend = legend_of([*zip(KINDS, _STEPS, strict=True), ("idle", "var(--idle)")])
-    return section("Replicas", lead, legend, str(axes))
+    return section("Replicas", lead, legend, picture_of("Replicas", str(axes)))
 
 
 def _caches(result: ServingResult) -> str:
@@ -318,7 +335,7 @@ def _caches(result: ServingResult) -> str:
         used = most_value(record.kv_time[at] - first, record.kv_blocks[at], axes.edges)
         curves.append(used / int(blocks[replica]))
     most = max(float(np.max(curves)), 1e-9)
-    axes.levels(most, format_share)
+    axes.levels(most, lambda part: f"{100 * part:.3g} %")
     axes.time()
     for used in curves:
         points = []
@@ -338,7 +355,7 @@ def _caches(result: ServingResult) -> str:
         f"Blocks that requests hold, the most within each part of the time, of {int(blocks.min()):,} a replica"
         f"{'' if blocks.min() == blocks.max() else ' or more'}; one line a replica." + _left_out(result)
     )
-    return section("KV cache in use", lead, str(axes))
+    return section("KV cache in use", lead, picture_of("KV cache in use", str(axes)))
 
 
 def _lives(result: ServingResult) -> str:
@@ -381,4 +398,6 @@ def _lives(result: ServingResult) -> str:
         said = f"request {request}, {table.prompt[request]:,} + {table.output[request]:,} tokens: {', '.join(words)}"
         axes.out.append(f"<g><title>{escaped(said)}</title>{''.join(bars)}</g>")
     legend = legend_of((PHASES[phase], _COLOURS[phase]) for phase in sorted(used))
-    return section("Life of requests", f"{some}, in order of arrival.", legend, str(axes))
+    return section(
+        "Life of requests", f"{some}, in order of arrival.", legend, picture_of("Life of requests", str(axes))
+    )

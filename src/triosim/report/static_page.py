@@ -6,6 +6,7 @@ All look as the page of a prediction (``page.css``).  Words are escaped here; wh
 from __future__ import annotations
 
 import html as markup
+import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
@@ -46,6 +47,33 @@ def legend_of(entries: Iterable[tuple[str, str]]) -> str:
     """What colours mean: names and CSS colours."""
     items = (f'<span><i style="background:{colour}"></i>{escaped(name)}</span>' for name, colour in entries)
     return f'<div class="legend">{"".join(items)}</div>'
+
+
+def picture_of(title: str, svg: str) -> str:
+    """A wide picture, which narrow screens scroll instead of making its words too small to read.
+
+    Args:
+        title: what it shows, for those who cannot see it.
+        svg: what is drawn, which begins with its ``<svg``.
+    """
+    named = svg.replace("<svg ", f'<svg class="wide" role="img" aria-label="{escaped(title)}" ', 1)
+    return f'<div class="scroll">{named}</div>'
+
+
+def round_values(low: float, high: float, about: int = 4) -> list[float]:
+    """Values between two at equal steps of 1, 2 or 5 times a power of ten: what an axis is labelled with.
+
+    Args:
+        low, high: both ends, which are among the values where they are round.
+        about: how many, more or less.
+    """
+    if not high > low:
+        return [low]
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= 0.999 * rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [at * step for at in range(first, last + 1)]
 
 
 def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,7 @@ class CutCandidates:
         tensors: how many values they are in, shape ``(n,)``.
         cuttable: whether a stage may begin there, shape ``(n,)``.
         block: the block that each is in, -1 for none, shape ``(n,)`` (:mod:`triosim.trace.blocks`).
+        issued: seconds that the host takes for each with its backward, beside its device, shape ``(n,)``; None: none.
     """
 
     work: NDArray[np.float64]
@@ -71,12 +73,15 @@ class CutCandidates:
     tensors: NDArray[np.int64]
     cuttable: NDArray[np.bool_]
     block: NDArray[np.int64]
+    issued: NDArray[np.float64] | None = None
 
 
-def cutting(trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None) -> CutCandidates:
+def cutting(
+    trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None, issue_s: NDArray[np.float64] | None = None
+) -> CutCandidates:
     """What is known of a step where it is to be cut; arguments as of :func:`split`."""
     forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
-    return candidates(trace, seconds, forward, crossing_items(trace if homes is None else homes))
+    return candidates(trace, seconds, forward, crossing_items(trace if homes is None else homes), issue_s)
 
 
 def candidates(
@@ -84,10 +89,13 @@ def candidates(
     seconds: NDArray[np.float64],
     forward: NDArray[np.int64],
     items: Sequence[CrossingTensor],
+    issue_s: NDArray[np.float64] | None = None,
 ) -> CutCandidates:
     """As :func:`cutting`, of forward operators and crossing tensors that are known."""
     different = np.atleast_2d(seconds)  # (1 or count, operators)
     different = different[:1] if bool((different == different[0]).all()) else different
+    hosted = issue_s is not None and bool(issue_s.any())
+    different = np.concatenate([different, issue_s[None]]) if hosted else different
     work = different[:, forward]
     position = np.full(len(trace), -1, np.int64)
     position[forward] = np.arange(len(forward))
@@ -103,10 +111,14 @@ def candidates(
     tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[:n]
     cuttable = ~trace.operators.view[forward] & (tensors > 0)
     cuttable[:1] = False
-    return CutCandidates(work, crossing, tensors, cuttable, blocks(trace).of(trace)[forward].astype(np.int64))
+    block = blocks(trace).of(trace)[forward].astype(np.int64)
+    work, issued = (work[:-1], work[-1]) if hosted else (work, None)
+    return CutCandidates(work, crossing, tensors, cuttable, block, issued)
 
 
-def where_to_cut(of: CutCandidates, count: int, how: str, seconds_per_byte: float, workload: str = "") -> list[int]:
+def where_to_cut(
+    of: CutCandidates, count: int, how: str, seconds_per_byte: float, workload: str = "", turns: int = 1
+) -> list[int]:
     """Where the stages after the first begin: places among the forward operators.
 
     Args:
@@ -115,12 +127,32 @@ def where_to_cut(of: CutCandidates, count: int, how: str, seconds_per_byte: floa
         how: one of :data:`triosim.stacks.CUTS`; time is balanced too where there are fewer blocks than stages.
         seconds_per_byte: what sending a byte to the next stage costs.
         workload: its name, for people.
+        turns: micro-batches that go through the stages; says what waits for the slowest of unequal devices.
 
     Raises:
         PlanError: there are fewer operators than stages.
     """
     even = None if how == BALANCED else even_cuts(of.block, count, with_ends=how == EVEN_WITH_ENDS)
-    return _balanced_cuts(of, count, seconds_per_byte, workload) if even is None else even
+    if even is not None:
+        return even
+    found = _balanced_cuts(of, count, seconds_per_byte, workload)
+    if of.issued is None or len(of.work) == 1:
+        return found
+    by_devices = _balanced_cuts(replace(of, issued=None), count, seconds_per_byte, workload)
+    return min(by_devices, found, key=lambda cuts: _filled_and_run(of, cuts, turns))
+
+
+def _filled_and_run(of: CutCandidates, cuts: Sequence[int], turns: int) -> float:
+    """Seconds until so many micro-batches have gone through stages, about.
+
+    The first takes what all devices take together, for hosts have issued what waits for it; each of the others comes
+    as long after it as the slowest device or host takes.
+    """
+    begins = [0, *cuts]
+    rows = np.minimum(np.arange(len(begins)), len(of.work) - 1)
+    devices = np.add.reduceat(of.work, begins, axis=1)[rows, np.arange(len(begins))]
+    hosts = np.zeros(1) if of.issued is None else np.add.reduceat(of.issued, begins)
+    return float(devices.sum() + (turns - 1) * max(devices.max(), hosts.max()))
 
 
 def even_cuts(block: NDArray[np.int64], count: int, with_ends: bool) -> list[int] | None:
@@ -167,17 +199,19 @@ def _between_blocks(of: CutCandidates, count: int, workload: str) -> list[int]:
 
 
 def _balanced_cuts(of: CutCandidates, count: int, seconds_per_byte: float, workload: str) -> list[int]:
-    """The slowest stage, its sends included, is as fast as possible, and among equals the fewest bytes cross."""
+    """The slowest stage, its sends and its host included, is as fast as possible, and among equals the fewest bytes
+    cross."""
     n = len(of.cuttable)
     real = _between_blocks(of, count, workload)
     sums = np.concatenate([np.zeros((len(of.work), 1)), np.cumsum(of.work, axis=1)], axis=1)
     before = np.broadcast_to(sums, (count, n + 1))
     cost = of.crossing * seconds_per_byte  # one way: a value goes while a gradient comes
-    best = bottleneck(before, cost, real)
+    issued = None if of.issued is None else np.concatenate([[0.0], np.cumsum(of.issued)])
+    best = bottleneck(before, cost, real, issued)
     fewest = min(int(of.tensors[p]) for p in real)
     narrow = [p for p in real if of.tensors[p] == fewest]
     if len(narrow) >= count - 1:
-        limit = bottleneck(before, cost, narrow)
+        limit = bottleneck(before, cost, narrow, issued)
         if limit <= best * NARROW_TOLERANCE:
             real, best = narrow, limit
-    return lightest(before, of.crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best)
+    return lightest(before, of.crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best, issued)

@@ -45,6 +45,8 @@ def split(
     begins: Sequence[str] | str = BALANCED,
     seconds_per_byte: float = 0.0,
     homes: Trace | None = None,
+    issue_s: NDArray[np.float64] | None = None,
+    turns: int = 1,
 ) -> Stages:
     """Cut a step into ``count`` stages of contiguous forward operators.
 
@@ -56,6 +58,8 @@ def split(
         begins: module paths at which the stages after the first begin, or one of :data:`triosim.stacks.CUTS`.
         seconds_per_byte: what sending a byte to the next stage costs, for balancing.
         homes: the step with its values as they cross (:attr:`triosim.partition.step.Step.homes`); ``trace`` if None.
+        issue_s: host seconds of each operator, which pass beside its device's, shape ``(operators,)``.
+        turns: micro-batches.
 
     Raises:
         PlanError: there are fewer operators than stages, or a named module does not exist or is out of order.
@@ -69,9 +73,8 @@ def split(
     if not isinstance(begins, str):
         cuts = named_cuts(trace, forward, begins)
     else:
-        cuts = where_to_cut(
-            candidates(trace, seconds, forward, items), count, begins, seconds_per_byte, trace.meta.workload
-        )
+        known = candidates(trace, seconds, forward, items, issue_s)
+        cuts = where_to_cut(known, count, begins, seconds_per_byte, trace.meta.workload, turns)
     return _cut(trace, forward, items, cuts)
 
 

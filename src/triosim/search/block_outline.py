@@ -149,7 +149,7 @@ class BlockJob:
         self.launching: HostCosts = launching_costs(self.priced, self.schedule.chunks_per_stage)
         check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
-        cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
+        cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte, self.launching.issue_s)
         self.chunks: list[ModelChunk] = self.step.chunks(cuts)
         self.facts = ReplicaFacts(placed, plan, mesh, self.step.grads)
         of_step = common.step.replication.reductions(mesh)

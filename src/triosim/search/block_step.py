@@ -142,15 +142,14 @@ class BlockStep:
         one = size[weights[within[weights] == LONGEST]].sum()
         return 1 + (self.blocks - self.count) * float(one) / float(size[weights].sum())
 
-    @cached_property
-    def _points(self) -> CutCandidates:
+    def _points(self, issue_s: NDArray[np.float64]) -> CutCandidates:
         """Where the long step may be cut.
 
         Raises:
             NoBlocks: blocks are not alike.
         """
         step, begins = self.step, self._begins
-        few = cutting(step.trace, self.seconds, step.homes)
+        few = cutting(step.trace, self.seconds, step.homes, issue_s)
         first, end = int(begins[LONGEST]), int(begins[LONGEST + 1])
         before = int(begins[LONGEST - 1])
 
@@ -162,16 +161,32 @@ class BlockStep:
 
         begins_anew = np.append(True, few.block[1:] != few.block[:-1])
         block = np.where(long(few.block < 0), NONE, np.cumsum(long(begins_anew))).astype(np.int64)
-        return CutCandidates(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
+        issued = None if few.issued is None else long(few.issued)
+        return CutCandidates(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block, issued)
 
-    def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
+    def _points_at(self, issue_s: NDArray[np.float64]) -> CutCandidates:
+        key = issue_s.tobytes()
+        if key not in self._known:
+            self._known[key] = self._points(issue_s)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[bytes, CutCandidates]:
+        return {}
+
+    def cuts(self, parts: int, seconds_per_byte: float, issue_s: NDArray[np.float64]) -> tuple[BlockCut, ...]:
         """Where the long step is cut into so many parts.
+
+        Args:
+            parts: how many.
+            seconds_per_byte: what sending a byte to the next part costs.
+            issue_s: host seconds of each operator of the short step.
 
         Raises:
             NoBlocks: blocks are not alike.
             PlanError: as of :func:`triosim.schedule.stages.split`.
         """
-        begins, points = self._begins, self._points
+        begins, points = self._begins, self._points_at(issue_s)
         length = int(begins[LONGEST + 1] - begins[LONGEST])
         more = np.arange(1, self.blocks - self.count + 1) * length
         starts = np.concatenate([begins[: LONGEST + 1], begins[LONGEST] + more, begins[LONGEST + 1 :] + more[-1]])

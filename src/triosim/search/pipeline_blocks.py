@@ -224,14 +224,15 @@ class PipelineBlocks:
         """
         key = seconds.tobytes()
         if key not in self._cuttings:
-            few = cutting(self.trace, seconds, self.made.step.homes)
+            few = cutting(self.trace, seconds, self.made.step.homes, self.made.launching.issue_s)
             source = self.layout.source
             apart = (1 + few.block.max(initial=0)) * self.layout.copy
             block = np.where(few.block[source] >= 0, few.block[source] + apart, NONE)
             self._cuttings.clear()
             self._cuttings[key] = CutCandidates(
-                few.work[:, source], few.crossing[source], few.tensors[source], few.cuttable[source], block
-            )
+                few.work[:, source], few.crossing[source], few.tensors[source], few.cuttable[source], block,
+                None if few.issued is None else few.issued[source],
+            )  # fmt: skip
         return where_to_cut(self._cuttings[key], count, how, seconds_per_byte, self.trace.meta.workload)
 
     def parts(self, cuts: Sequence[int], seconds: NDArray[np.float64], splits_backward: bool) -> list[PartBound]:

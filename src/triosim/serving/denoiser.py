@@ -8,6 +8,7 @@ image, with the text and without it.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from triosim.core.dataclass import dataclass
@@ -47,6 +48,9 @@ PIPELINES = {
 """By family.  SDXL and FLUX.1: ``model_index.json`` of Hugging Face stabilityai/stable-diffusion-xl-base-1.0 and
 black-forest-labs/FLUX.1-dev, whose guidance is distilled into the model; DiT reads classes, and its decoder has the
 form of SDXL's (facebookresearch/DiT, ``sd-vae-ft``)."""
+ENCODERS_BY_WIDTH = {768: ("clip-vit-l-14-text",), 1024: ("openclip-vit-h-14-text",)}
+"""Text encoders of UNets by the width of the states that they see: of Stable Diffusion 1 and 2 (``model_index.json`` of
+their repositories), whose decoder has the form of SDXL's."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ def denoiser(name: str, image_size: int | None = None) -> Denoiser:
     if known not in PIPELINES:
         raise InputError(f"{quoted(name)} is not served: what reads its text is known of {', '.join(PIPELINES)} alone")
     pipeline = PIPELINES[known]
+    encoders = ENCODERS_BY_WIDTH.get(getattr(family, "cross_attention_dim", 0), pipeline.encoders)
+    pipeline = replace(pipeline, encoders=encoders)
     beside = [modelling.configured(encoder) for encoder in pipeline.encoders]
     beside.append(modelling.configured(pipeline.decoder, DECODES))
     around = sum(int(one.weights().count()) for one in beside)

@@ -276,6 +276,8 @@ class _Run:
     def _plain(self) -> None:
         """Replicas alone: nothing happens but arrivals and ends of steps."""
         replicas, ends, arrivals = self.replicas, self.ends, self.arrivals
+        watched = any(one.stages > 1 or one.on_step is not None or one.recorder is not None for one in replicas)
+        apart = not self.followers and not watched
         while ends or arrivals:
             due = arrivals[0][0] if arrivals else _NEVER
             now = ends[0][0] if ends else _NEVER
@@ -289,7 +291,22 @@ class _Run:
                     touched.append(replica)
             while arrivals and arrivals[0][0] == now:
                 self._arrive(now, heapq.heappop(arrivals)[1])
-            self._start(touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+            if apart:
+                for replica in touched:
+                    self._alone(replica, now, arrivals[0][0] if arrivals else MOST_SUM)
+            else:
+                self._start(touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+
+    def _alone(self, replica: Replica, now: int, horizon: int) -> None:
+        """All steps of a replica that end before somebody arrives, of which others see nothing, and the next."""
+        end = replica.start(now, horizon)
+        while 0 <= end < horizon:
+            replica.end(end)
+            end = replica.start(end, horizon)
+        if end > MOST_SUM:
+            raise TooLong
+        if end >= 0:
+            heapq.heappush(self.ends, (end, replica.number))
 
     def _beside_others(self) -> None:
         """Replicas, what is sent between them and to them, and those that come and go."""

@@ -434,8 +434,10 @@ def _of_decoder(name: str, family: Any) -> ServedModel:
     from triosim.sources.models._experts import Experts
     from triosim.sources.models._parts import FeedForward
 
-    if not isinstance(family, Decoder):
+    if not isinstance(family, Decoder) or not family.writes:
         raise _not_served(name, family, "is no decoder of text")
+    if own := family.own_form():
+        raise _not_served(name, family, own)
     counted: dict[ServedLayer, int] = {}
     for number in range(family.depth):
         layer = _layer(name, family, number)

@@ -209,7 +209,13 @@ class ModelTimes(StepTimes):
         _, chunks, count, context, _, drafted, _ = step
         if not chunks and not drafted and self.stages == 1:
             base, row, host, gap = self._batches.get(count) or self._batch(count)
-            ticks = base + round(self._at(row, context / count))
+            places, keys = self._keys, context / count
+            above = bisect_right(places, keys)
+            if above < len(row):  # as in :meth:`_at`, whose call would take a third of this one
+                low, before = places[above - 1], row[above - 1]
+                ticks = base + round(before + (row[above] - before) * (keys - low) / (places[above] - low))
+            else:
+                ticks = base + round(self._at(row, keys))
             return (ticks if ticks > host else host) + gap
         return self.with_host(self.device_ticks(step, stage), step.decodes + len(step.chunks), bool(step.chunks))
 
@@ -248,14 +254,14 @@ class ModelTimes(StepTimes):
         keys = self._keys
         out: list[int] = []
         last, at = len(row) - 1, context / count
-        place = max(bisect_right(keys, at) - 1, 0)
+        place, low, high, start, rise = max(bisect_right(keys, at) - 1, 0), 0, 0, 0.0, 0.0
         while True:
-            if place >= last:
-                attention = row[-1] * at / keys[-1]
-            else:
-                low, high = keys[place], keys[place + 1]
-                attention = row[place] + (row[place + 1] - row[place]) * (at - low) / (high - low)
-            ticks = base + round(attention)
+            if at >= high:
+                while place < last and keys[place + 1] <= at:
+                    place += 1
+                low, high = (keys[place], keys[place + 1]) if place < last else (0, keys[-1])
+                start, rise = (row[place], row[place + 1] - row[place]) if place < last else (0.0, row[-1])
+            ticks = base + round(start + rise * (at - low) / (high - low))
             ticks = (ticks if ticks > host else host) + gap
             before -= ticks
             if before <= 0:
@@ -265,8 +271,6 @@ class ModelTimes(StepTimes):
                 return out
             context += count
             at = context / count
-            while place < last and keys[place + 1] <= at:
-                place += 1
 
     def _batch(self, count: int) -> tuple[int, list[float], int, int]:
         """Of so many decodes: ticks but for attention, these by keys, at least so many, and after them."""

@@ -77,8 +77,10 @@ class Samples:
 
     def add(self, value: int, times: int = 1) -> None:
         """Count a value ``times`` times."""
-        if times > 0:
-            counts = self._counts
+        counts = self._counts
+        if self.exact and value in counts and times > 0:  # as most are
+            counts[value] += times
+        elif times > 0:
             key = value if self.exact else self._bucketed(value, times)
             counts[key] = counts.get(key, 0) + times
             if len(counts) > MOST_EXACT and self.exact:

@@ -105,7 +105,7 @@ class Replica:
         self._decoded_for = 0  # picoseconds of the last step, if it held no prompt
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
-        self._padding: dict[tuple[int, bool], int] = {}  # of steps of so many tokens, and whether all decode
+        self._padding: dict[int, int] = {}  # of steps of so many tokens; below zero of those that all decode
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
         self.gaps = Samples()
@@ -282,11 +282,10 @@ class Replica:
         self.steps += 1
         tokens = shape.tokens
         self.tokens += tokens
-        filled = tokens, not shape.chunks
-        padding = self._padding.get(filled)
-        if padding is None:
-            padding = self._padding[filled] = self.times.computed(shape) - tokens
-        self.padding += padding
+        filled = tokens if shape.chunks else -tokens
+        if filled not in self._padding:
+            self._padding[filled] = self.times.computed(shape) - tokens
+        self.padding += self._padding[filled]
 
     @property
     def is_more(self) -> bool:
@@ -356,7 +355,10 @@ class Replica:
         """
         batch = self.policy.schedule()
         try:
-            return [(request, index(count)) for request, count in batch]
+            for _, count in batch:
+                if type(count) is not int:
+                    return [(request, index(count)) for request, count in batch]
+            return list(batch)
         except TypeError:
             if all(hasattr(type(count), "__index__") for _, count in batch):
                 raise
@@ -484,10 +486,9 @@ class Replica:
         batch = self.in_flight.pop(0)
         self._spans.pop(0)
         store = self.cache.store if self.cache.reuses else None
-        gaps = self.gaps
         gap = times = 0
         speculation = self.speculation
-        drafts = iter(self._drafts)
+        drafts = iter(self._drafts if speculation is not None else ())
         for request, count in batch:
             request.busy = False
             request.last_end = now
@@ -496,20 +497,19 @@ class Replica:
                 held = speculation.verified(request, drafted)
                 computed = request.computed = computed + held
                 request.known += held
-                gaps.add(0, held)
+                self.gaps.add(0, held)
             if store is not None:
                 store(request)
-            known = request.known
-            if computed < known:
+            if computed < request.known:
                 continue
-            known = request.known = known + 1
+            known = request.known = computed + 1
             if request.first_token < 0:
                 request.first_token = now
             elif now - request.last_token == gap:  # most of a batch had their last token together
                 times += 1
             else:
                 if times:
-                    gaps.add(gap, times)
+                    self.gaps.add(gap, times)
                 gap, times = now - request.last_token, 1
             request.last_token = now
             if known == request.end:
@@ -522,7 +522,7 @@ class Replica:
                 self.policy.finish(request)
                 self.on_finished(request)
         if times:
-            gaps.add(gap, times)
+            self.gaps.add(gap, times)
         if self.recorder is not None:
             self.recorder.holds(self.number, now, self.cache)
         if self.tiers is not None:

@@ -294,6 +294,8 @@ def with_copied_key_heads(trace: Trace, ranks: int) -> Trace:
 
 def key_head_copies(trace: Trace, ranks: int) -> int:
     """Ranks that have each head of keys and values, 1 where heads are divided, or not known to be fewer."""
+    if ranks <= _fewest_key_heads(trace):  # as mostly; asking which attentions there are takes a while
+        return 1
     heads = attention_heads(trace)
     if heads is None or ranks <= heads[1] or ranks % heads[1] or heads[0] % ranks:
         return 1
@@ -303,10 +305,11 @@ def key_head_copies(trace: Trace, ranks: int) -> int:
 @kept(64)
 def attention_heads(trace: Trace) -> tuple[int, int] | None:
     """Heads of queries and of keys, where they are the same in all attentions that have fewer of keys."""
-    values, calls = trace.values, calls_of(trace)
-    grouped = values.shape.values[(values.symbols.values & KEY_HEADS) != 0]
+    if not (fewest := _fewest_key_heads(trace)):
+        return None
+    calls, grouped = calls_of(trace), _key_heads(trace)
     queries = set[int]()
-    for row, groups in enumerate(_read_groups(trace)) if len(grouped) else ():
+    for row, groups in enumerate(_read_groups(trace)):
         call = calls[row]
         if call.kind == "attention" and not call.backward and (read := call.shape("query")) and len(read) > 2:
             queries.add(read[-3])
@@ -314,8 +317,19 @@ def attention_heads(trace: Trace) -> tuple[int, int] | None:
             queries.add(call.outputs[0][1])
     if len(queries) != 1:
         return None
-    fewest = int(grouped.min())
     return (queries.pop(), fewest) if not np.any(grouped % fewest) else None
+
+
+def _key_heads(trace: Trace) -> NDArray[np.int64]:
+    """Lengths of all dimensions of fewer heads of keys."""
+    values = trace.values
+    return values.shape.values[(values.symbols.values & KEY_HEADS) != 0]
+
+
+def _fewest_key_heads(trace: Trace) -> int:
+    """The least of them, 0 where there are none."""
+    lengths = _key_heads(trace)
+    return int(lengths.min()) if len(lengths) else 0
 
 
 def _read_groups(trace: Trace) -> list[bool]:

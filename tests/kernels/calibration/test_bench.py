@@ -62,9 +62,17 @@ def test_kernels_fill_the_budget_and_are_told_about(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bench, "TOO_MUCH", 100.0)
     monkeypatch.setattr(bench.time, "monotonic", lambda: float(next(clock)))
     few = measure("cpu", 100.0, told.append)
-    assert len(few.trace) == 9, "the clock goes ten seconds a kernel"
+    assert len(few.trace) == 2 + 9, "what describes the device, and the clock goes ten seconds a kernel"
     assert [one.gone_s for one in told] == sorted(one.gone_s for one in told)
     assert told[-1].what
+
+
+def test_a_product_and_a_copy_describe_the_device_however_short_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "TOO_MUCH", 100.0)
+    found = measure("cpu", 0.0).trace
+    assert found.operators.name == ("aten::mm", "aten::clone")
+    assert found.operators.flop[0] >= 2 * 64**3
+    assert found.operators.bytes[1] == 2 * 4 * 2**23
 
 
 def test_where_time_runs_short_kernels_get_shorter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from triosim.trace.tables import Phase, Trace
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+initialization = pytest.importorskip("transformers.initialization")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -349,6 +350,16 @@ GEMMA4 = {
     **WINDOWED, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 2, "hidden_size_per_layer_input": 0,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
+ZAMBA = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4, "n_mamba_heads": 8,
+    "vocab_size": CLASSES, "mamba_ngroups": 2, "mamba_d_state": 16, "chunk_size": 8, "adapter_rank": 8,
+    "num_mem_blocks": 2, "use_shared_attention_adapter": True, "use_mem_rope": True,
+    "layers_block_type": ["linear_attention", *["hybrid"] * 3, "linear_attention"],
+}  # fmt: skip
+MODERN = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "vocab_size": CLASSES, "pad_token_id": 0, "local_attention": 8,
+}  # fmt: skip
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
 CASES |= {
     "bitnet": ("bitnet", {**LLAMA, "num_key_value_heads": 2, "pad_token_id": 0}),
@@ -376,7 +387,75 @@ CASES |= {
          "n_group": 4, "topk_group": 2, "layer_types": ["full_attention", *["sliding_attention"] * 3]},
     ),
 }  # fmt: skip
+CASES |= {
+    "olmo_hybrid": (
+        "olmo_hybrid",
+        {**LLAMA, "num_hidden_layers": 4, "num_key_value_heads": 2, "linear_key_head_dim": 16, "pad_token_id": 0,
+         "linear_value_head_dim": 32, "linear_num_key_heads": 2},
+    ),
+    "olmo_hybrid, no positions": (
+        "olmo_hybrid",
+        {**LLAMA, "pad_token_id": 0, "rope_parameters": None, "linear_allow_neg_eigval": False},
+    ),
+    "cohere2_moe": (
+        "cohere2_moe", {**LLAMA, "num_hidden_layers": 4, "sliding_window": 8, "num_experts": 8, "head_dim": 16}
+    ),
+    "cohere2_moe, dense first, listed windows": (
+        "cohere2_moe",
+        {**WINDOWED, "head_dim": 16, "num_key_value_heads": 2, "num_experts": 8, "num_shared_experts": 2,
+         "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "prefix_dense_intermediate_size": 80,
+         "expert_selection_fn": "sigmoid", "rms_norm_eps": 1e-5, "tie_word_embeddings": False},
+    ),
+    "longcat_flash": (
+        "longcat_flash",
+        {"hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "vocab_size": CLASSES, "num_layers": 2,
+         "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+         "head_dim": 8, "moe_topk": 3, "n_routed_experts": 8, "zero_expert_num": 4, "expert_ffn_hidden_size": 48},
+    ),
+    "gemma4, embeddings of each layer": (
+        "gemma4_text",
+        {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3,
+         "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": CLASSES, "num_kv_shared_layers": 3,
+         "use_double_wide_mlp": True, "final_logit_softcapping": 30.0},
+    ),
+    "gemma4, experts": (
+        "gemma4_text",
+        {**GEMMA4, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 48},
+    ),
+    "gemma3n": (
+        "gemma3n_text",
+        {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3,
+         "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": CLASSES, "num_kv_shared_layers": 3,
+         "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0, 0.0]},
+    ),
+    "modernbert": ("modernbert", MODERN),
+    "modernbert, biases": (
+        "modernbert",
+        {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+         "tie_word_embeddings": False, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "modernbert-decoder": ("modernbert-decoder", {**MODERN, "decoder_bias": False}),
+    "zamba2": ("zamba2", ZAMBA),
+    "zamba2, one transformer": (
+        "zamba2",
+        {**ZAMBA, "num_mem_blocks": 1, "use_shared_attention_adapter": False, "use_mem_rope": False,
+         "add_bias_linear": True},
+    ),
+}  # fmt: skip
 APART = {
+    "zamba2",
+    "zamba2, one transformer",
+    "modernbert",
+    "modernbert, biases",
+    "modernbert-decoder",
+    "gemma3n",
+    "gemma4, embeddings of each layer",
+    "gemma4, experts",
+    "longcat_flash",
+    "olmo_hybrid",
+    "olmo_hybrid, no positions",
+    "cohere2_moe",
+    "cohere2_moe, dense first, listed windows",
     "afmoe, listed windows",
     "apertus",
     "cohere",
@@ -452,8 +531,9 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            cls = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+        with FakeTensorMode(allow_non_fake_inputs=True), initialization.no_init_weights():
+            models = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
+            cls = next(known[type(config)] for known in (m._model_mapping for m in models) if type(config) in known)
             for base in cls.__mro__:  # also where scores are capped, which the call leaves out
                 if "_supports_sdpa" in vars(base):
                     base._supports_sdpa = True
@@ -461,9 +541,10 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
                 net = cls._from_config(config, attn_implementation="eager" if model_type == "mpt" else "sdpa")
             except KeyError:  # written before there was the call
                 net = cls._from_config(config, attn_implementation="eager")
+            net.tie_weights()
             for module in net.modules():
                 if type(module).__name__.endswith(
-                    ("RMSNorm", "Cohere2LayerNorm", "CohereLayerNorm")
+                    ("RMSNorm", "Cohere2LayerNorm", "Cohere2MoeLayerNorm", "CohereLayerNorm")
                 ):  # one kernel, as ours
                     weight = None if "Weightless" in type(module).__name__ else getattr(module, "weight", None)
                     module.forward = functools.partial(_normed, weight)
@@ -471,10 +552,13 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
             for module in net.modules():
                 if type(module).__name__ == "DbrxExperts":
                     module.forward = functools.partial(_grouped, module)
+                if type(module).__name__ == "LongcatFlashExperts":
+                    module.gate_up_proj = torch.nn.Parameter(module.gate_up_proj[: module.num_routed_experts])
+                    module.forward = functools.partial(_grouped_and_idle, module)
             net.train()
             tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
             with Log() as log:
-                scores = net(tokens, use_cache=False).logits
+                scores = (net(tokens, use_cache=False) if hasattr(config, "use_cache") else net(tokens)).logits
                 forward = len(log.rows)
                 F.cross_entropy(scores.view(-1, scores.shape[-1]).float(), tokens.view(-1)).backward()
     finally:
@@ -500,6 +584,19 @@ def _grouped(experts, x, numbers, weights):
     y = F.silu(torch._grouped_mm(y, gate.transpose(1, 2), ends)) * torch._grouped_mm(y, up.transpose(1, 2), ends)
     y = torch._grouped_mm(y, down, ends) * weights.view(-1)[order][:, None]
     return y[order].view(*rows.shape[:1], chosen, -1).sum(1).view(x.shape)
+
+
+def _grouped_and_idle(experts, x, numbers, weights):
+    """LongCat-Flash's experts as grouped products of as many rows as an even choice brings to those that compute."""
+    chosen, count = numbers.shape[1], experts.num_routed_experts
+    numbers, order = numbers.view(-1).sort()
+    taken = x.shape[0] * chosen * count // experts.total_experts
+    y = x[order[:taken] // chosen]
+    ends = torch.histc(numbers.float(), count, 0, count - 1).cumsum(0, dtype=torch.int32)
+    gate, up = torch._grouped_mm(y, experts.gate_up_proj.transpose(1, 2), ends).chunk(2, dim=-1)
+    y = torch._grouped_mm(F.silu(gate) * up, experts.down_proj.transpose(1, 2), ends)
+    y = torch.cat((y, x[order[taken:] // chosen])) * weights.view(-1)[order][:, None]
+    return y[order].view(x.shape[0], chosen, -1).sum(1).to(x.dtype)
 
 
 SAME = {"_fused_rms_norm": "native_layer_norm", "_fused_rms_norm_backward": "native_layer_norm_backward"}

@@ -42,6 +42,22 @@ UNET = {
 }  # fmt: skip
 
 
+UNET_OF_SD_1 = {
+    "block_out_channels": [16, 32, 32], "attention_head_dim": 4, "cross_attention_dim": 24, "norm_num_groups": 8,
+    "sample_size": 8, "layers_per_block": 1, "addition_embed_type": None, "mid_block_type": "UNetMidBlock2DCrossAttn",
+    "down_block_types": [*["CrossAttnDownBlock2D"] * 2, "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", *["CrossAttnUpBlock2D"] * 2],
+}  # fmt: skip
+UNET_OF_SD_2 = {
+    **UNET_OF_SD_1, "attention_head_dim": [2, 4, 4], "layers_per_block": 2, "use_linear_projection": True,
+    "upcast_attention": True,
+}  # fmt: skip
+
+
+def plain_unet_inputs() -> dict:
+    return {name: value for name, value in unet_inputs().items() if name != "added_cond_kwargs"}
+
+
 def unet_inputs() -> dict:
     conditions = {"text_embeds": torch.empty(BATCH, 20), "time_ids": torch.zeros(BATCH, 6, dtype=torch.long)}
     return {
@@ -79,6 +95,8 @@ CASES = {
         vae_inputs,
     ),
     "unet": ("UNet2DConditionModel", UNET, {"text_length": TEXT}, unet_inputs),
+    "unet of Stable Diffusion 1": ("UNet2DConditionModel", UNET_OF_SD_1, {"text_length": TEXT}, plain_unet_inputs),
+    "unet of Stable Diffusion 2": ("UNet2DConditionModel", UNET_OF_SD_2, {"text_length": TEXT}, plain_unet_inputs),
     "flux": ("FluxTransformer2DModel", FLUX, {"text_length": TEXT}, flux_inputs),
     "flux with guidance": (
         "FluxTransformer2DModel", {**FLUX, "guidance_embeds": True}, {"text_length": TEXT},
@@ -170,6 +188,21 @@ def test_impossible_unet(change, complaint):
         model("sdxl", configuration=change)
     with pytest.raises(InputError, match="image_size 72 is not a multiple of 32"):
         model("sdxl", image_size=72)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"down_block_types": ["AttnDownBlock2D", "DownBlock2D", "DownBlock2D"]}, "down_block_types .* not supported"),
+        ({"down_block_types": ["K"] * 3, "up_block_types": ["K"] * 3}, "down_block_types .* not supported"),
+        ({"up_block_types": ["UpBlock2D"] * 3}, "down_block_types .* not supported"),
+        ({"mid_block_type": "UNetMidBlock2D"}, "mid_block_type .* not supported"),
+        ({"block_out_channels": [16, 32]}, "attends and block_out_channels differ in their levels"),
+    ],
+)
+def test_impossible_blocks_of_a_unet(change, complaint, tmp_path):
+    with pytest.raises(InputError, match=complaint):
+        built("UNet2DConditionModel", {**UNET_OF_SD_1, **change}, {}, tmp_path)
 
 
 def test_impossible_dit():

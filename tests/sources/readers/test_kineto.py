@@ -441,6 +441,29 @@ class TestSteps:
         trace = read(mlp().write(path))
         assert (trace.meta.steps, trace.meta.step, trace.meta.step_time_s) == ((), "", None)
 
+    def test_a_loop_without_marks_is_cut_where_its_optimizer_ends(self, path):
+        p = mlp(mlp(mlp(), 2000), 4000)
+        trace = read(p.write(path))
+        assert (trace.meta.steps, trace.meta.batch_size) == (("1", "2", "3"), 4)
+        assert trace.device_time() == pytest.approx(150e-6)
+        assert any("marks no steps: it is cut into 3" in note for note in trace.meta.notes)
+        assert read(path, step="all").device_time() == pytest.approx(450e-6)
+
+    def test_two_optimizers_that_take_turns_are_one_step(self, path):
+        p = Profile()
+        for turn, optimizer in enumerate(("Adam", "SGD") * 2):
+            mlp(p, 2000 * turn)
+            p.events[-1]["name"] = f"Optimizer.step#{optimizer}.step"
+        trace = read(p.write(path))
+        assert trace.meta.steps == ("1", "2")
+        assert trace.device_time() == pytest.approx(300e-6)
+
+    def test_optimizers_within_one_step_do_not_cut_it(self, path):
+        p = mlp()
+        p.mark("Optimizer.step#Muon.step", 1500, 10)
+        p.mark("Optimizer.step#Muon.step", 1600, 10)
+        assert read(p.write(path)).meta.steps == ()
+
     def test_a_step_that_is_not_there(self, path):
         with pytest.raises(InputError, match="no step 9: it has the steps 1, 2, 3, 4"):
             read(self.profile().write(path), step=9)

@@ -241,6 +241,16 @@ def test_an_open_shape_is_given(tmp_path: Path) -> None:
         assert said in run(*words, "--input-shape", given, code=2).stderr
 
 
+def test_a_window_that_its_tensor_cannot_hold_is_refused(tmp_path: Path) -> None:
+    node = ("Conv", ["x", "w"], ["y"], {"pads": [0, 0, 0, 1]})
+    for rows, fits in ((2, False), (3, True)):
+        path = _onnx(tmp_path / "c.onnx", [node], {"x": [1, 3, "H", "W"]}, {"w": np.zeros((4, 3, 3, 3))}, ["y"])
+        done = run(
+            "infer", path, "--device", "A100", "--input-shape", f"x=1,3,{rows},2", "--json", "-", code=2 * (not fits)
+        )
+        assert fits or "has a window of 3x3 over a padded tensor of 2x3, which is smaller" in done.stderr
+
+
 def test_every_operator_can_be_written_as_a_trace(tmp_path: Path) -> None:
     """A node of each type that a rule stands for: shapes go together and nothing about the trace is odd."""
     onnx = pytest.importorskip("onnx")

@@ -72,13 +72,13 @@ class Vllm(Policy):
         """The running in order of arrival; then, if nobody had to give way, the waiting."""
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
-        preempted, place, ready = False, 0, self.in_order()
+        preempted, place, ready, hold = False, 0, self.in_order(), self.cache.hold
         last = len(ready)
         while place < last and left:
             request = ready[place]
             place += 1
             tokens = lacks if (lacks := request.known - request.computed) < left else left
-            while not self.cache.hold(request, request.computed + tokens):
+            while not hold(request, request.computed + tokens):
                 preempted = True
                 if last == place:
                     self.preempt(request)
@@ -88,7 +88,7 @@ class Vllm(Policy):
             else:
                 step.append((request, tokens))
                 left -= tokens
-        while not preempted and left and self.waiting and len(self.running) < self.max_running:
+        while self.waiting and left and not preempted and len(self.running) < self.max_running:
             request = self.waiting[0]
             found = self.cache.match(request)
             tokens = min(request.known - found, left)

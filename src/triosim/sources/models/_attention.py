@@ -26,7 +26,8 @@ class AttentionLayers(ProductLayers):
             k, v: [batch, key-value heads, keys, size].
             causal: each query sees the keys up to its own.
             dropout: probability within the kernel (no mask is kept).
-            window: keys that a query sees, its own among them; 0 for all.  FlashAttention skips the others.
+            window: keys that a query sees, its own among them, to each side where it sees both; 0 for all.
+                FlashAttention skips the others.
             padded: a mask says which keys are padding; kernels that keep scores on the chip read it at no cost.
 
         With ``attention`` unfused scores and weights are tensors of their own instead, of which no window saves any;
@@ -47,6 +48,8 @@ class AttentionLayers(ProductLayers):
         args: dict[str, object] = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
         if window and window < k.shape[2]:
             args["window_size_left"] = window - 1
+            if not causal:
+                args["window_size_right"] = window - 1
         if flash and self.kernels.attention != "auto":
             args["kernel"] = self.kernels.attention
         y = self.tensor((*q.shape[:-1], v.shape[-1]), q.dtype, needs_grad=q.needs_grad or k.needs_grad or v.needs_grad)

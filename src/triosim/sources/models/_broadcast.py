@@ -38,6 +38,27 @@ def plus(net: ProductLayers, a: Tensor, b: Tensor) -> Tensor:
     return y
 
 
+def over_each(net: ProductLayers, a: Tensor, b: Tensor) -> Tensor:
+    """a / b, dimensions of one repeated in ``b``."""
+    y = net.tensor(_shape(a, b), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
+    row = net.operator("aten::div", ("self", "other"), (a, b), (y,))
+
+    def rule(g: Tensor) -> None:
+        def quotient(x: Tensor) -> Tensor:
+            made = net.tensor(y.shape, y.dtype)
+            net.operator("aten::div", ("self", "other"), (x, b), (made,))
+            return made
+
+        of_b = quotient(net.neg(net.mul(g, quotient(a)))) if b.needs_grad else None
+        if a.needs_grad:
+            net.give(a, _summed(net, quotient(g), a))
+        if of_b is not None:
+            net.give(b, _summed(net, of_b, b))
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
 def _shape(a: Tensor, b: Tensor) -> Shape:
     """Of what two tensors make together; either may have fewer dimensions."""
     return tuple(m if n == 1 else n for m, n in zip(_padded(a, b), _padded(b, a), strict=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from triosim.sources.models._kernels import LayerKernels
 from triosim.sources.models._lora import Lora
@@ -28,6 +29,7 @@ class ModelCall(Tape):
     Attributes:
         parameters, buffers: tensors by qualified name.
         further: scores of tokens further on than the next, whose loss is added.
+        kept: what blocks leave for later ones, by name.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
         linears: paths of the linear layers that were called, where there are adapters.
         lowered_weights: weights as autocast has copied them, by the value that was copied.
@@ -56,6 +58,7 @@ class ModelCall(Tape):
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.further: list[Tensor] = []
+        self.kept: dict[str, tuple[Tensor, ...]] = {}
         self.looked_up: dict[int, Tensor] = {}
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
@@ -68,6 +71,20 @@ class ModelCall(Tape):
     def parameter(self, name: str) -> Tensor:
         """The parameter ``name`` of the module that is being called."""
         return self.parameters[f"{self.path}.{name}"]
+
+    @contextmanager
+    def sharing(self, path: str, owner: str) -> Iterator[None]:
+        """What is called inside finds the parameters of the module ``owner`` under ``path`` too."""
+        before = f"{owner}."
+        named = {
+            f"{path}.{name.removeprefix(before)}": tensor
+            for name, tensor in self.parameters.items()
+            if name.startswith(before) and path != owner
+        }
+        self.parameters.update(named)
+        yield
+        for name in named:
+            del self.parameters[name]
 
     def optional(self, name: str) -> Tensor | None:
         """The parameter ``name`` of the module that is being called, None if it has none."""

@@ -27,7 +27,7 @@ class Layout:
         body, embedding, blocks, last_norm, head: names of modules; the body may have several parts (``model.decoder``);
             without a head nothing scores the vocabulary.
         attention, feed_forward: names of a block's parts; an empty one has its products in the block.
-        norms: names of a block's norms, in the order in which they are used.
+        norms: names of a block's norms, in the order in which they are used; an empty one is none.
         block, model: what the names of those classes end in.
         order: in which a block registers its norms (by name), ``attention`` and ``feed_forward``; by default the norms
             come last.
@@ -103,7 +103,16 @@ class Decoder(Text):
 
     def attention_name(self, layer: int) -> str:
         """What the attention of a block is called."""
-        return self.layout.attention
+        return self.layout_of(layer).attention
+
+    def layout_of(self, layer: int) -> Layout:
+        """The layout of a block, where blocks differ in it."""
+        return self.layout
+
+    def own_form(self) -> str:
+        """What a model has beside an attention and a feed-forward part in each block, or what they read, that serving
+        has no times for; ``""`` for nothing."""
+        return ""
 
     @property
     def norm(self) -> Norm:
@@ -127,6 +136,10 @@ class Decoder(Text):
         """Tokens as the residual stream."""
         return net.embedding(self.layout.embedding, tokens)
 
+    def streamed(self, net: Net, x: Tensor) -> Tensor:
+        """What blocks made of the residual stream, as the last norm reads it."""
+        return x
+
     @property
     def layers(self) -> Sequence[int]:
         """Numbers of the blocks that are built; :func:`with_layers` leaves some out."""
@@ -140,21 +153,29 @@ class Decoder(Text):
         if layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
         for i in self.layers:
-            at = self.path(i)
-            for name in layout.order or ("attention", "feed_forward", *layout.norms):
-                if name == "attention":
-                    _declare(w, self.attention(i), _joined(at, self.attention_name(i)))
-                elif name == "feed_forward":
-                    _declare(w, self.feed_forward(i), _joined(at, layout.feed_forward))
-                else:
-                    self.norm.weights(w, f"{at}.{name}")
+            self.block_weights(w, i)
         if not layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
-        if layout.head and not self.tie_word_embeddings:
-            w.linear(layout.head, self.width, self.vocabulary, bias=layout.last_bias)
+        self.head_weights(w)
         for rotary in self.rotaries:
             rotary.weights(w, layout.body)
         return w
+
+    def head_weights(self, w: Weights) -> None:
+        """Declare what scores the vocabulary."""
+        if self.layout.head and not self.tie_word_embeddings:
+            w.linear(self.layout.head, self.width, self.vocabulary, bias=self.layout.last_bias)
+
+    def block_weights(self, w: Weights, i: int) -> None:
+        """Declare the parameters of a block."""
+        at, layout = self.path(i), self.layout_of(i)
+        for name in layout.order or ("attention", "feed_forward", *layout.norms):
+            if name == "attention":
+                _declare(w, self.attention(i), _joined(at, self.attention_name(i)))
+            elif name == "feed_forward":
+                _declare(w, self.feed_forward(i), _joined(at, layout.feed_forward))
+            else:
+                self.norm.weights(w, f"{at}.{name}")
 
     def forward(self, net: Net, tokens: Tensor) -> Tensor:
         layout = self.layout
@@ -162,9 +183,9 @@ class Decoder(Text):
             x = self.embed(net, tokens)
             rotations = [rotary(net, tokens) for rotary in self.rotaries]
             for i in self.layers:
-                with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{layout.block}"):
+                with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{self.layout_of(i).block}"):
                     x = self._block(net, x, i, rotations[self.rotary(i)] if rotations else None)
-            x = self.norm(net, layout.last_norm, x)
+            x = self.norm(net, layout.last_norm, self.streamed(net, x))
         return self.score(net, x)
 
     def kinds(self) -> list[int]:
@@ -172,7 +193,7 @@ class Decoder(Text):
         known: list[Any] = []
         found = []
         for i in range(self.depth):
-            parts = self.attention(i), self.feed_forward(i), self.rotary(i)
+            parts = self.attention(i), self.feed_forward(i), self.rotary(i), self.layout_of(i)
             if parts not in known:
                 known.append(parts)
             found.append(known.index(parts))
@@ -187,15 +208,25 @@ class Decoder(Text):
         tied = f"{self.layout.body}.{self.layout.embedding}.weight" if self.tie_word_embeddings else ""
         return net.linear(self.layout.head, x, tied=tied)
 
+    def attended(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
+        """What the attention of a block makes of ``x``."""
+        part = self.attention(i)
+        return _within(net, self.attention_name(i), part.kind, lambda: part(net, x, rotation))
+
+    def fed(self, net: Net, x: Tensor, i: int) -> Tensor:
+        """What the feed-forward part of a block makes of ``x``."""
+        part = self.feed_forward(i)
+        return _within(net, self.layout_of(i).feed_forward, part.kind, lambda: part(net, x))
+
     def _block(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
-        layout, norms = self.layout, self.layout.norms
-        attention, feed_forward = self.attention(i), self.feed_forward(i)
+        layout = self.layout_of(i)
+        norms = layout.norms
 
         def attend(y: Tensor) -> Tensor:
-            return _within(net, self.attention_name(i), attention.kind, lambda: attention(net, y, rotation))
+            return self.attended(net, y, i, rotation)
 
         def feed(y: Tensor) -> Tensor:
-            return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
+            return self.fed(net, y, i)
 
         def add(x: Tensor, y: Tensor) -> Tensor:
             return net.add(x, net.scaled(y) if layout.scaled else y)
@@ -203,7 +234,7 @@ class Decoder(Text):
         if layout.residual == "single":
             x, read = (net.to(x, "float32"), net.to(x, net.precision)) if layout.wide else (x, x)
             y = self.norm(net, norms[0], read)
-            return net.add(x, attend(y) if feed_forward is None else feed(y))
+            return net.add(x, attend(y) if self.feed_forward(i) is None else feed(y))
         if layout.residual == "parallel":
             y = self.norm(net, norms[0], x)
             attended = attend(y)
@@ -220,7 +251,7 @@ class Decoder(Text):
         if layout.residual == "around":
             x = add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
             return add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
-        x = add(x, attend(self.norm(net, norms[0], x)))
+        x = add(x, attend(self.norm(net, norms[0], x) if norms[0] else x))
         return add(x, feed(self.norm(net, norms[1], x)))
 
 

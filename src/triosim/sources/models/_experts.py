@@ -30,7 +30,7 @@ class ExpertRouter:
         name: of the module.
         score: ``softmax`` or ``sigmoid`` of all before choosing, or of those chosen: ``chosen``, ``chosen sigmoid``.
         normalised: weights of the chosen are divided by their sum.
-        rounded: weights are cast to the type of the tokens.
+        rounded: weights are cast to the type of the tokens; those of the chosen are taken in float32.
         full_precision: the product is computed in float32.
         groups, best_groups: experts are chosen from the best groups only.
         scaled: weights are multiplied by a number.
@@ -88,9 +88,10 @@ class ExpertRouter:
         if self.score.startswith("chosen"):
             top, numbers = _topk(net, logits if self.narrow else net.to(logits, "float32"), self.chosen)
             if self.score == "chosen":
-                top = _softmax(net, top)
+                top = _softmax(net, net.to(top, "float32") if self.rounded else top)
                 return (net.to(top, x.dtype) if self.rounded else top), numbers
-            return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
+            top = net.to(net.sigmoid(net.to(top, "float32") if self.rounded else top), x.dtype)
+            return (_divided(net, top, _summed(net, top, 1, keepdim=True), False) if self.normalised else top), numbers
         if self.score == "sigmoid":
             scores = net.sigmoid(logits if self.narrow else net.to(logits, "float32"))
         else:
@@ -160,10 +161,13 @@ class Experts:
         shared, shared_name: the expert of every token.
         shared_gate: its result is weighed by a product of its own, and it is computed first.
         shared_first: it is computed first.
+        averaged: what it and the experts give is halved when it has been added up.
         router_first: the router is registered before the experts; ``experts_last``: so is what every token passes.
         gated: the first product makes a gate as well; otherwise its activation alone.
         names: of the two products' weights; or of three, gate and up apart, stored [experts, inner, width] each.
         dropout: probability, before the second product.
+        idle: so many experts, the last, give a token back as it is; they take as many tokens as they would if all
+            experts took equally many.
     """
 
     router: ExpertRouter
@@ -183,6 +187,13 @@ class Experts:
     gated: bool = True
     names: tuple[str, ...] = ("gate_up_proj", "down_proj")
     dropout: float = 0.0
+    averaged: bool = False
+    idle: int = 0
+
+    @property
+    def working(self) -> int:
+        """Experts that compute something."""
+        return self.router.experts - self.idle
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
@@ -192,9 +203,9 @@ class Experts:
             self.shared.weights(w, f"{at}.{self.shared_name}")
         for name, inputs, outputs, inputs_first in self._sizes():
             shape = (inputs, outputs) if inputs_first else (outputs, inputs)
-            w.add(f"{at}.experts.{name}", self.router.experts, *shape)
+            w.add(f"{at}.experts.{name}", self.working, *shape)
             if self.bias:
-                w.add(f"{at}.experts.{name}_bias", self.router.experts, outputs)
+                w.add(f"{at}.experts.{name}_bias", self.working, outputs)
         if not self.router_first:
             self.router.weights(w, at)
         if self.shared and not self.experts_last:
@@ -216,23 +227,25 @@ class Experts:
         shared = self._shared(net, flat) if self.shared_gate or (self.shared and self.shared_first) else None
         weights, numbers = self.router(net, flat)
         with net.module("experts", self.experts_kind):
-            y = self._routed(net, flat, weights, numbers)
+            y = self.routed(net, flat, weights, numbers)
         if shared is not None and not self.shared_gate:
             return net.view(net.add(y, shared), shape)
         if shared is not None:
             share = net.sigmoid(net.linear(f"{self.shared_name}_gate", flat))
             return net.view(net.add(y, _rows_scaled(net, shared, share)), shape)
         y = net.view(y, shape)
-        return net.add(y, self._shared(net, x)) if self.shared else y
+        y = net.add(y, self._shared(net, x)) if self.shared else y
+        return net.scaled(y, "aten::div") if self.averaged else y
 
     def _shared(self, net: Net, x: Tensor) -> Tensor:
         assert self.shared is not None
         with net.module(self.shared_name, self.shared.kind):
             return self.shared(net, x)
 
-    def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+    def routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        """What the experts of tokens ``x`` [tokens, width] make of them, by weights and numbers [tokens, chosen]."""
         kernels = ("silu", "clamped") if self.gated else ("relu2",)
-        if net.kernels.fused and self.activation in kernels and not self.weighed_first:
+        if net.kernels.fused and self.activation in kernels and not (self.weighed_first or self.idle):
             return self._fused(net, x, weights, numbers)
         tokens, width = x.shape
         chosen, rows = self.router.chosen, tokens * self.router.chosen
@@ -240,6 +253,8 @@ class Experts:
         by_expert, order = net.tensor((rows,), "int64"), net.tensor((rows,), "int64")
         net.operator("aten::sort", ("self",), (numbers,), (by_expert, order), {"dim": -1})
         token = _pointwise(net, "aten::floor_divide", order)
+        taken = tokens * max(1, round(chosen * self.working / self.router.experts))
+        token, idle = net.split(token, [taken, tokens * chosen - taken], 0) if self.idle else (token, None)
         y = net.indexed(x, token)
         weights = net.indexed(weights, order)
         ends = self._ends(net, by_expert)
@@ -247,6 +262,8 @@ class Experts:
             y = _rows_scaled(net, y, _column(net, weights))
         y = net.dropout(self._activated(net, self._made(net, y, ends, by_expert)), self.dropout)
         y = self._product(net, self.names[-1], y, ends, by_expert)
+        if idle is not None:
+            y = net.cat((y, net.indexed(x, idle)), 0, rows)
         if not self.weighed_first:
             y = _rows_scaled(net, y, _column(net, weights))
         inverse = net.tensor((rows,), "int64")
@@ -297,11 +314,11 @@ class Experts:
 
     def _ends(self, net: Net, by_expert: Tensor) -> Tensor:
         """Where the rows of each expert end."""
-        count = (self.router.experts,)
+        count = (self.working,)
         narrow = net.tensor(by_expert.shape, "int32")
         net.operator("aten::_to_copy", ("self",), (by_expert,), (narrow,), {"dtype": "int32"})
         held, ends = net.tensor(count, "int32"), net.tensor(count, "int32")
-        net.operator("aten::histc", ("self",), (narrow,), (held,), {"bins": self.router.experts})
+        net.operator("aten::histc", ("self",), (narrow,), (held,), {"bins": self.working})
         net.operator("aten::cumsum", ("self",), (held,), (ends,), {"dim": 0})
         return ends
 

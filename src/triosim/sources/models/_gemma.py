@@ -25,5 +25,10 @@ class GemmaLike(LlamaLike):
         return FeedForward(self.hidden_size, self.intermediate_size, f"{self.layout.kind}MLP", "gelu_pytorch_tanh")
 
 
+def capped(net: Net, scores: Tensor) -> Tensor:
+    """Scores kept within limits by a hyperbolic tangent."""
+    return net.scaled(net.tanh(net.scaled(scores, "aten::div")))
+
+
 AROUND = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 """Norms of a block before and after each part."""

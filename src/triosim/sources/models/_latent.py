@@ -20,6 +20,7 @@ class LatentAttention:
         size, rotated, value: of a head's query and key without positions, with positions, and of its value;
             without a rotation no part has positions.
         kind: class of the module; ``norm`` of its norms.
+        scaled: queries, and what keys and values are made of, are multiplied by numbers.
     """
 
     width: int
@@ -31,6 +32,7 @@ class LatentAttention:
     value: int
     kind: str
     norm: str
+    scaled: bool = False
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
@@ -57,6 +59,8 @@ class LatentAttention:
         q_pass, q_turn = net.split(q, [self.size, self.rotated]) if rotation is not None else (q, q)
         latent, k_turn = net.split(net.linear("kv_a_proj_with_mqa", x), [self.rank, self.rotated])
         latent = net.rms_norm("kv_a_layernorm", latent, self.norm)
+        if self.scaled:
+            q_pass, q_turn, latent = net.scaled(q_pass), net.scaled(q_turn), net.scaled(latent)
         k_turn = net.view(k_turn, (shape[0], 1, shape[1], self.rotated))
         if rotation is not None:
             cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)

@@ -106,19 +106,20 @@ class NormLayers(PointwiseLayers):
 def composed(net: PointwiseLayers, x: Tensor, weight: Tensor | None) -> Tensor:
     """The norm of the last dimension of ``x``, operator by operator."""
     wide = net.to(x, "float32")
-    mean = _mean(net, net.squared(wide))
-    y = net.to(_times_rows(net, wide, _reciprocal_root(net, net.shifted(mean))), x.dtype)
+    root = _reciprocal_root(net, net.shifted(mean(net, net.squared(wide))))
+    y = net.to(_times_rows(net, wide, root), x.dtype)
     return y if weight is None else net.scaled_by(y, weight)
 
 
-def _mean(net: PointwiseLayers, x: Tensor) -> Tensor:
-    """Over the last dimension, which is kept."""
-    y = net.tensor((*x.shape[:-1], 1), x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::mean", ("self",), (x,), (y,), {"dim": [-1], "keepdim": True})
+def mean(net: PointwiseLayers, x: Tensor, dim: int = -1) -> Tensor:
+    """Over a dimension, by default the last, which is kept."""
+    dim %= len(x.shape)
+    y = net.tensor((*x.shape[:dim], 1, *x.shape[dim + 1 :]), x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::mean", ("self",), (x,), (y,), {"dim": [dim - len(x.shape)], "keepdim": True})
 
     def rule(g: Tensor) -> None:
         dx = net.tensor(x.shape, x.dtype)
-        net.operator("aten::div", ("self",), (net.expanded(g, len(x.shape) - 1, int(x.shape[-1])),), (dx,))
+        net.operator("aten::div", ("self",), (net.expanded(g, dim, int(x.shape[dim])),), (dx,))
         net.give(x, dx)
 
     net.derivative(row, (y,), rule)

@@ -136,7 +136,7 @@ def rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SelfAttention:
-    """Causal attention of tokens to those before them, with grouped keys and values.
+    """Attention of tokens to those before them, with grouped keys and values.
 
     Attributes:
         width: of the residual stream.
@@ -159,6 +159,7 @@ class SelfAttention:
         sinks: each head has one more score, a parameter.
         unfused: scores and weights are tensors of their own, as attention with ALiBi ran.
         clamped: what the one product makes is kept within limits.
+        causal: off: tokens see those after them too; a window reaches as far to either side.
     """
 
     width: int
@@ -185,6 +186,7 @@ class SelfAttention:
     sinks: bool = False
     unfused: bool = False
     clamped: bool = False
+    causal: bool = True
 
     @property
     def _heads_of(self) -> dict[str, int]:
@@ -242,7 +244,10 @@ class SelfAttention:
 
             y = unfused_attention(net, q, k, v, self.dropout, net.kernels.fused_softmax)
         else:
-            y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
+            y = net.attention(
+                q, k, v, causal=self.causal, dropout=self.dropout, window=self.window, padded=not self.causal
+            )
+            y = net.transpose(y, 1, 2)
         y = self.last_product(net, x, net.view(y, (*x.shape[:2], self._found)))
         return net.dropout(y, self.last_dropout)
 

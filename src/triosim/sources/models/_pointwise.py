@@ -38,6 +38,19 @@ class PointwiseLayers(AutocastLayers):
         self.derivative(row, (y,), rule)
         return y
 
+    def sub(self, a: Tensor, b: Tensor) -> Tensor:
+        """a - b, of one shape and type."""
+        y = self._like(a, a.needs_grad or b.needs_grad)
+        row = self.operator("aten::sub", ("self", "other"), (a, b), (y,))
+
+        def rule(g: Tensor) -> None:
+            self.give(a, g)
+            if b.needs_grad:
+                self.give(b, self.neg(g))
+
+        self.derivative(row, (y,), rule)
+        return y
+
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         """a x b in the wider of their types; only ``a`` may need a gradient if the shapes differ."""
         y = self.tensor(a.shape, wider(a, b), needs_grad=a.needs_grad or b.needs_grad)
@@ -83,6 +96,19 @@ class PointwiseLayers(AutocastLayers):
             power = self._like(x, False)
             self.operator("aten::pow", ("self",), (x,), (power,), {"exponent": 1})
             self.give(x, self.mul(g, self.scaled(power)))
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def root(self, x: Tensor) -> Tensor:
+        """The square root."""
+        y = self._like(x)
+        row = self.operator("aten::sqrt", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:  # g / (2 y)
+            dx = self._like(x, False)
+            self.operator("aten::div", ("self", "other"), (g, self.scaled(y)), (dx,))
+            self.give(x, dx)
 
         self.derivative(row, (y,), rule)
         return y

@@ -121,6 +121,7 @@ class GatedDeltaNet:
         kernel: places of the convolution.
         kind, norm: classes of the module and of its norm.
         apart: queries, keys and values, gates, rates and steps have a product each, not two group by group.
+        last, norm_name: what the last product and the norm before it are called.
     """
 
     width: int
@@ -132,6 +133,8 @@ class GatedDeltaNet:
     kind: str
     norm: str
     apart: bool = False
+    last: str = "out_proj"
+    norm_name: str = "norm"
 
     linear: ClassVar[bool] = True
 
@@ -163,9 +166,13 @@ class GatedDeltaNet:
         q, k, v = net.split(convolution(net, "conv1d", mixed), [keys, keys, values])
         q, k = (net.view(part, (*shape, self.groups, self.state)) for part in (q, k))
         v = net.view(v, (*shape, self.heads, self.size))
-        y = delta_rule(net, q, k, v, decays(net, steps), net.sigmoid(beta))
-        y = gated_norm(net, "norm", y, gate, self.norm, "fla", self.size)
-        return net.linear("out_proj", net.view(y, (*shape, values)))
+        y = delta_rule(net, q, k, v, decays(net, steps), self.rates(net, beta))
+        y = gated_norm(net, self.norm_name, y, gate, self.norm, "fla", self.size)
+        return net.linear(self.last, net.view(y, (*shape, values)))
+
+    def rates(self, net: Net, beta: Tensor) -> Tensor:
+        """How much of what a state holds at a key is replaced, made of one number for each token and head."""
+        return net.sigmoid(beta)
 
     def _apart(self, net: Net, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys and values side by side; gates by head; rates and steps."""

@@ -85,6 +85,13 @@ class ShapeLayers(ModelCall):
         self.derivative(row, (y,), lambda g: self.give(x, self._sum(g, dim, x.shape, keepdim=True)))
         return y
 
+    def repeated(self, x: Tensor, dim: int, times: int) -> Tensor:
+        """A dimension of one repeated in a copy."""
+        y = self.tensor((*x.shape[:dim], times, *x.shape[dim + 1 :]), x.dtype, needs_grad=x.needs_grad)
+        row = self.operator("aten::repeat", ("self",), (x,), (y,), {"repeats": [1] * dim + [times]})
+        self.derivative(row, (y,), lambda g: self.give(x, self._sum(g, dim, x.shape, keepdim=True)))
+        return y
+
     def slice(self, x: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Elements ``start`` to ``end`` of one dimension."""
         size = end - start if start else end  # a dimension that follows something still does

@@ -22,6 +22,8 @@ class SpatialTransformer:
         depth: number of blocks.
         seen: width of the text's states.
         groups: of the norm before the blocks.
+        linear: whether what stands before and after the blocks are linear layers; otherwise convolutions of one
+            element, whose gradients reach the blocks with their channels apart.
     """
 
     width: int
@@ -29,12 +31,13 @@ class SpatialTransformer:
     depth: int
     seen: int
     groups: int
+    linear: bool = True
 
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
         width = self.width
         w.norm(f"{at}.norm", width)
-        w.linear(f"{at}.proj_in", width, width)
+        self._project_weights(w, f"{at}.proj_in")
         for i in range(self.depth):
             block = f"{at}.transformer_blocks.{i}"
             for n, seen in ((1, width), (2, self.seen)):
@@ -45,18 +48,30 @@ class SpatialTransformer:
             w.norm(f"{block}.norm3", width)
             w.linear(f"{block}.ff.net.0.proj", width, 8 * width)
             w.linear(f"{block}.ff.net.2", 4 * width, width)
-        w.linear(f"{at}.proj_out", width, width)
+        self._project_weights(w, f"{at}.proj_out")
+
+    def _project_weights(self, w: Weights, name: str) -> None:
+        if self.linear:
+            w.linear(name, self.width, self.width)
+        else:
+            w.conv2d(name, self.width, self.width, 1, bias=True)
 
     def __call__(self, net: Net, x: Tensor, text: Tensor) -> Tensor:
         """``x`` [batch, channels, height, width] that has seen ``text`` [batch, tokens, seen]."""
         batch, width, rows, columns = x.shape
-        y = group_norm(net, "norm", x, self.groups, strided_gradient=True)
-        y = strided_linear(net, "proj_in", net.view(net.permute(y, (0, 2, 3, 1)), (batch, rows * columns, width)))
+        y = group_norm(net, "norm", x, self.groups, strided_gradient=self.linear)
+        if not self.linear:
+            y = net.conv2d("proj_in", y)
+        y = net.view(net.permute(y, (0, 2, 3, 1)), (batch, rows * columns, width))
+        if self.linear:
+            y = strided_linear(net, "proj_in", y)
         for i in range(self.depth):
             with net.module(f"transformer_blocks.{i}", "BasicTransformerBlock"):
                 y = self._block(net, y, text)
-        y = net.view(net.linear("proj_out", y, strided_gradient=True), (batch, rows, columns, width))
-        return net.add(net.clone(net.permute(y, (0, 3, 1, 2))), x)
+        if self.linear:
+            y = net.linear("proj_out", y, strided_gradient=True)
+        y = net.clone(net.permute(net.view(y, (batch, rows, columns, width)), (0, 3, 1, 2)))
+        return net.add(y if self.linear else net.conv2d("proj_out", y), x)
 
     def _block(self, net: Net, x: Tensor, text: Tensor) -> Tensor:
         for n in (1, 2):
@@ -66,7 +81,7 @@ class SpatialTransformer:
         y = net.layer_norm("norm3", x)
         with net.module("ff", "FeedForward"):
             y, gate = net.split(net.linear("net.0.proj", y), [4 * self.width] * 2)
-            y = net.linear("net.2", net.mul(y, net.gelu(gate)))
+            y = net.linear("net.2", net.mul(y, net.gelu(gate)), strided_gradient=not self.linear)
         return net.add(y, x)
 
     def _attention(self, net: Net, x: Tensor, seen: Tensor) -> Tensor:
@@ -74,7 +89,7 @@ class SpatialTransformer:
         shape = (self.heads, self.width // self.heads)
         q, k, v = (net.transpose(net.view(y, (*y.shape[:2], *shape)), 1, 2) for y in made)
         y = net.view(net.transpose(net.attention(q, k, v, causal=False), 1, 2), x.shape)
-        return net.scaled(net.linear("to_out.0", y), "aten::div")
+        return net.scaled(net.linear("to_out.0", y, strided_gradient=not self.linear), "aten::div")
 
 
 def strided_linear(net: Net, name: str, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
-from triosim.sources.models._gemma import AROUND, GemmaLike
+from triosim.sources.models._gemma import AROUND, GemmaLike, capped
 from triosim.sources.models._llama_like import Windowed
 from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Tensor
@@ -31,5 +31,4 @@ class Gemma2(GemmaLike, Windowed):
         return layer % 2 == 0
 
     def score(self, net: Net, x: Tensor) -> Tensor:
-        y = net.scaled(super().score(net, x), "aten::div")
-        return net.scaled(net.tanh(y))
+        return capped(net, super().score(net, x))

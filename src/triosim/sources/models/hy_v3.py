@@ -33,7 +33,7 @@ class ExpertsOfRows(Experts):
         weights, numbers = self.router(net, flat)
         dtype = "float32" if self.wide else x.dtype
         with net.module("experts", self.experts_kind):
-            y = net.to(self._routed(net, flat, weights, numbers), dtype)
+            y = net.to(self.routed(net, flat, weights, numbers), dtype)
         y = net.add(y, net.to(self._shared(net, flat), dtype))
         return net.view(net.to(y, x.dtype), x.shape)
 

@@ -48,7 +48,7 @@ class Llama4(LlamaLike):
     def _router(self) -> ExpertRouter:
         return ExpertRouter(
             self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "Llama4Router", name="router",
-            score="chosen sigmoid", narrow=True,
+            score="chosen sigmoid", narrow=True, rounded=True, normalised=False,
         )  # fmt: skip
 
     def attention(self, layer: int) -> Any:

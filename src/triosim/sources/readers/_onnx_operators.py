@@ -91,6 +91,12 @@ def _window(low: Lowering, node: GraphOperator, x: Tensor, kernel: Sequence[int]
         for at in range(count):
             spanned = (int(rows[at]) - 1) * stride[at] + (kernel[at] - 1) * dilation[at] + 1
             padding[at] = max(0, -(-(spanned - int(x.shape[2 + at])) // 2))
+    elif node.type != "ConvTranspose":
+        reach = [int(x.shape[2 + at]) + pads[at] + pads[at + count] for at in range(count)]
+        spans = [(kernel[at] - 1) * dilation[at] + 1 for at in range(count)]
+        if any(span > most for span, most in zip(spans, reach, strict=True)):
+            window, room = ("x".join(map(str, sizes)) for sizes in (spans, reach))
+            raise low.problem(node, f"has a window of {window} over a padded tensor of {room}, which is smaller")
     return {"stride": stride, "padding": padding, "dilation": dilation}
 
 

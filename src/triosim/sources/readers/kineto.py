@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from triosim.sources.readers._events import CALL, LAUNCH, MODULE, SHAPED, EventI
 from triosim.sources.readers._execution import Recording, is_execution_trace
 from triosim.sources.readers._files import contains, files, head, parse_json
 from triosim.sources.readers._kineto_step import DeviceInterval, ProfileFile, RuntimeCall, ThreadSpan, step_trace
+from triosim.sources.readers._optimizer_steps import ends_of_steps
 from triosim.sources.readers._step import Argument, ObservedTensor
 from triosim.sources.readers._tree import CallNode
 from triosim.sources.reading import Reader
@@ -104,7 +107,15 @@ def _read(path: Path, step: str, recording: Recording | None) -> tuple[ProfileFi
         times = [t for n in file.nodes for t in (n.start, n.end)] + [w.issued for w in file.work]
         return min(times), max(times) + 1
 
+    ends = [] if file.steps else ends_of_steps(file.nodes)
+    if ends:
+        begin, end = whole()
+        borders = [begin, *(until + 1 for until in ends[:-1]), end]
+        file.steps = [ThreadSpan(str(at), "", *span) for at, span in enumerate(pairwise(borders), start=1)]
     choice = choose(path, _overview(file), step, functions, whole)
+    if ends:
+        note = f"the file marks no steps: it is cut into {len(ends)} where its optimizer ends"
+        choice = replace(choice, notes=(*choice.notes, note))
     file.work = [w for w in file.work if w.device == choice.device]
     return file, choice
 

@@ -63,7 +63,7 @@ def measure(
 
     Args:
         device: ``"cpu"`` or ``"cuda"`` (ROCm's PyTorch calls its devices so too).
-        budget_s: seconds that it may take.
+        budget_s: seconds that it may take; a product and a large copy, which describe the device, are always measured.
         progress: called before each kernel.
         threads: of the processor that share a kernel; with several its time is what the clock on the wall says.
 
@@ -86,6 +86,8 @@ def measure(
         always = _product(device, dtypes[0], _side(rates.flop[dtypes[0]]))
         # whoever has little time measures shorter kernels, so that there still are some of each kind
         sizes = SizeDraws(device, rates, longest_s=min(LONGEST_S, max(budget_s / 4000, _SHORTEST_LIMIT_S)))
+        for case in (always, _large_copy(device)):
+            _measured(case, timed, builder)
         for number, case in enumerate(cases(sizes, dtypes)):
             gone = time.monotonic() - began
             if gone > 0.97 * budget_s or number >= _MOST_CASES:
@@ -127,9 +129,16 @@ def element_types(device: str) -> list[torch.dtype]:
 def _rates(device: str, dtypes: Sequence[torch.dtype], timed: Callable[..., KernelTiming]) -> Rates:
     side = 512 if device == "cpu" else 4096
     flop = {dtype: 2.0 * side**3 / _run(_product(device, dtype, side), timed).seconds for dtype in dtypes}
-    elements = 2**23 if device == "cpu" else 2**27
-    copy = Case("copy", torch.ops.aten.clone.default, lambda: (torch.zeros(elements, device=device),))
-    return Rates(flop, 8.0 * elements / _run(copy, timed).seconds)
+    return Rates(flop, 8.0 * _copied(device) / _run(_large_copy(device), timed).seconds)
+
+
+def _copied(device: str) -> int:
+    """Elements of a copy that no cache holds."""
+    return 2**23 if device == "cpu" else 2**27
+
+
+def _large_copy(device: str) -> Case:
+    return Case("copy", torch.ops.aten.clone.default, lambda: (torch.zeros(_copied(device), device=device),))
 
 
 def _side(rate: float) -> int:
