@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
-    "accelerators.md", "calibration.md", "energy.md", "cost.md", "jobs.md", "edge.md", "pim.md", "explore.md", "posttraining.md",
-    "systems.md",
+    "accelerators.md", "calibration.md", "energy.md", "cost.md", "jobs.md", "edge.md", "pim.md", "explore.md",
+    "posttraining.md", "systems.md",
 )  # fmt: skip
 WIDTH = "100"
 PASSAGE = re.compile(r"<!-- (run|judge)(?: (\d+))?: (.*?) -->\n.*?<!-- end -->", re.DOTALL)

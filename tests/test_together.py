@@ -186,3 +186,22 @@ def test_a_file_that_makes_no_sense_is_a_sentence(tmp_path: Path, old: str, new:
     file.write_text(FILE.replace(old, new))
     done = run("together", str(file), code=2)
     assert message in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ('device = "A100"', 'device = "A1000000"', ": unknown device 'A1000000': "),
+    ('link = "25GB/s"', 'link = "25"', ": --link '25' has no unit"),
+    ('dp = 2', 'dp = 2\nplacement = "0"', ": the placement names 1 devices for 2 ranks"),
+    ('after = "first"', "after = []", ", job 'second': after is []: give a text in quotes"),
+    ('after = "first"', "after = { a = 1 }", ", job 'second': after is {'a': 1}: give a text in quotes"),
+    ('workload = "gpt2"', 'workload = ""', ", job 'first': workload is '': give a text in quotes"),
+    ('name = "first"', "name = true", ", job 'True': name is True: give a text in quotes"),
+])  # fmt: skip
+def test_what_a_file_of_jobs_gets_wrong_is_told_with_its_place(old: str, new: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    text = 'device = "A100"\ndevices = 4\nlink = "25GB/s"\n[[job]]\nname = "first"\nworkload = "gpt2"\nseq-len = 64\n'
+    text += 'dp = 2\n[[job]]\nname = "second"\nworkload = "gpt2"\nseq-len = 64\nafter = "first"\n'
+    file.write_text(text)
+    run("together", file)
+    file.write_text(text.replace(old, new, 1))
+    assert f"triosim: {file}{said}" in run("together", file, code=2).stderr

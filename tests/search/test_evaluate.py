@@ -26,6 +26,10 @@ from triosim.search.plan_figures import evaluated_figures
 WITHIN = 1e-3
 """What evaluated times may differ where collectives slow down what computes beside them: both stop when settled."""
 
+CUT = ("transformer.h.8",)
+"""Where devices alone are balanced.  Cut where hosts are, at the seventh block, the first of the plans with it computes
+0.12 % less than a full prediction says, and the second, which is outlined, takes 0.34 % longer."""
+
 PLANS: list[dict[str, Any]] = [
     {"tp": 8, "pp": 2, "micro_batches": 4},
     {"tp": 8, "pp": 4, "micro_batches": 8, "recompute": "full"},
@@ -35,9 +39,9 @@ PLANS: list[dict[str, Any]] = [
     {"tp": 8, "pp": 4, "micro_batches": 8, "schedule": "gpipe"},
     {"tp": 8, "pp": 4, "micro_batches": 4, "schedule": "zb-h1"},
     {"tp": 8, "pp": 1, "micro_batches": 4},
-    {"tp": 4, "pp": 2, "micro_batches": 4},
+    {"tp": 4, "pp": 2, "micro_batches": 4, "stages": CUT},
     {"tp": 2, "pp": 4, "micro_batches": 4, "zero": 1},
-    {"tp": 2, "pp": 2, "micro_batches": 4, "bucket_bytes": 1 << 20},
+    {"tp": 2, "pp": 2, "micro_batches": 4, "bucket_bytes": 1 << 20, "stages": CUT},
     {"tp": 1, "pp": 4, "micro_batches": 8, "host": "none"},
     {"tp": 8, "pp": 4, "micro_batches": 1},
 ]

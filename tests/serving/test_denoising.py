@@ -194,13 +194,40 @@ def test_weights_in_8_bits_are_quicker_and_smaller_where_devices_multiply_them(m
         found("fp8", triosim.system(device="A100", devices=1))
 
 
-@pytest.mark.parametrize("style", ["ulysses", "ring", "gather"])
-def test_devices_share_the_tokens_of_an_image_as_one_forward_pass_does(machine: triosim.System, style: str) -> None:
-    own = Pool("dit-xl-2", machine, engine="diffusers", context_parallel=4, context_style=style)
+@pytest.mark.parametrize(("style", "heads"), [("ulysses", 0), ("ring", 0), ("usp", 2), ("gather", 0)])
+def test_devices_share_the_tokens_of_an_image_as_one_forward_pass_does(
+    machine: triosim.System, style: str, heads: int
+) -> None:
+    own = Pool("dit-xl-2", machine, engine="diffusers", context_parallel=4, context_style=style, context_ulysses=heads)
     assert own.size == 4
-    plan = triosim.Plan(dp=4, cp=4, cp_style=style, batch_size=2, training=False)
+    more = {"parallelism_options": {"cp-ulysses": str(heads)}} if heads else {}
+    plan = triosim.Plan(dp=4, cp=4, cp_style=style, batch_size=2, training=False, **more)
     alone = triosim.simulate(triosim.model("dit-xl-2", training=False), machine, plan, fit=False)
     assert times(own).denoiser.of(2).seconds == alone.iteration_time_s
+
+
+def test_two_groups_of_devices_take_a_sample_of_guidance_each(machine: triosim.System) -> None:
+    """As long as one sample, and the exchange of the predictions; energy and memory of each group are its own."""
+    alone, apart = times(pool(machine)), times(pool(machine, guidance_parallel=2))
+    assert pool(machine, guidance_parallel=2).size == 2
+    one = ForwardPasses(modelling.model(MODEL, training=False), machine).of(1)
+    work = DenoisingWork(1, 0, 0, 0)
+    assert apart.guidance is not None
+    exchanged = apart.guidance.seconds(apart.model, 1)
+    latency, bandwidth = 2e-6, 450e9  # more of one than any link here has, and more of the other
+    assert 2 * 4 * 32 * 32 / bandwidth / 2 < exchanged < 10 * latency
+    assert apart.step(work)[0] / 1e12 == pytest.approx(one.seconds + exchanged, abs=1e-12)
+    assert apart.step(work)[1] == pytest.approx(2 * one.joules)  # type: ignore[operator]
+    many = DenoisingWork(64, 0, 0, 0)  # the host does not bind
+    assert apart.step(many)[0] < 0.8 * alone.step(many)[0]
+    room = [one.memory(80e9, 0.9).block for one in (apart, alone)]
+    assert room[0] <= room[1]  # of a small denoiser the decoder takes more
+    twice = served(pool(machine, guidance_parallel=2, replicas=2), images([0.0, 0.0], [4, 4]))
+    assert twice.served.finished[0] == twice.served.finished[1]
+    with pytest.raises(InputError, match=r"flux.1-dev has one, its guidance is distilled"):
+        checked_any(Pool("flux.1-dev", machine, engine="diffusers", guidance_parallel=2))
+    with pytest.raises(InputError, match="--cfg-parallel is of models that make images"):
+        checked_any(Pool("gpt2", machine, guidance_parallel=2))
 
 
 def test_tokens_are_shared_of_images_alone(machine: triosim.System) -> None:
@@ -246,7 +273,12 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
         ("--steps 30 --turns 3", "images have none"),
         ("--steps 30 --shared-prefix 100", "images have none"),
         ("--steps 30 --pp 2", "--pp is of models that write tokens"),
-        ("--steps 30 --cp 2 --cp-style usp", "ulysses, ring, gather, not 'usp'"),
+        ("--steps 30 --cp 2 --cp-style tree", "ulysses, ring, usp, gather, not 'tree'"),
+        ("--steps 30 --cp 2 --cp-style usp", "give --cp-ulysses N"),
+        ("--steps 30 --cp 4 --cp-style usp --cp-ulysses 3", "which divides --cp 4"),
+        ("--steps 30 --cp 4 --cp-ulysses 2", "give --cp-style usp too"),
+        ("--steps 30 --cfg-parallel 0", "--cfg-parallel must be at least 1"),
+        ("--steps 30 --cfg-parallel 3", "the two of guidance: give 1 or 2"),
         ("--steps 30 --cp-style ring", "give --cp too"),
         ("--steps 30 --cp 0", "--cp must be at least 1"),
         ("--steps 30 --cp 3", "do not divide by cp 3"),

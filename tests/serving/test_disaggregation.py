@@ -385,3 +385,20 @@ def test_layers_of_a_request_leave_in_order_and_those_that_queue_leave_together(
     assert 2 * 40 < sent < 40 * 32 / 4
     assert found["layers"]["sent_bytes"] == found["whole"]["sent_bytes"] == 40 * 900 * 131072
     assert found["layers"]["duration_s"] <= found["whole"]["duration_s"]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ('link = "50GB/s"', 'link = "50"', ": network: --link '50' has no unit"),
+    ('latency = "5us"', 'latency = "5"', ": network: --latency '5' has no unit"),
+    ('device = "A100"', 'device = "A1000000"', ": pool 2: unknown device 'A1000000'"),
+])  # fmt: skip
+def test_what_a_fleet_file_gets_wrong_is_told_with_its_place(old: str, new: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    text = '[network]\nlink = "50GB/s"\nlatency = "5us"\n'
+    text += '[[pool]]\nrole = "prefill"\nmodel = "gpt2"\ndevice = "H100"\n'
+    text += '[[pool]]\nrole = "decode"\nmodel = "gpt2"\ndevice = "A100"\n'
+    file.write_text(text)
+    words = ("serve", file, "--arrivals", "poisson:4", "--lengths", "fixed:64", "--requests", "5")
+    run(*words)
+    file.write_text(text.replace(old, new, 1))
+    assert f"triosim: {file}{said}" in run(*words, code=2).stderr

@@ -160,6 +160,33 @@ def test_what_is_not_served_says_why(name: str, says: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("family", "table", "says"),
+    [
+        ("longcat_flash", {"num_hidden_layers": 2}, "two attentions in a block"),
+        ("gemma3n", {"num_hidden_layers": 5}, "embeddings of each layer"),
+        (
+            "gemma4",
+            {"num_hidden_layers": 6, "hidden_size_per_layer_input": 0, "global_head_dim": 256, "enable_moe_block": True,
+             "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64},
+            "experts beside",
+        ),
+        (
+            "zamba2",
+            {"num_hidden_layers": 2, "layers_block_type": ["mamba", "hybrid"]},
+            "transformers that blocks share",
+        ),
+        ("modernbert", {"num_hidden_layers": 2}, "no decoder of text"),
+    ],
+)  # fmt: skip
+def test_what_a_block_has_beside_its_parts_is_not_left_out(family: str, table: dict, says: str, tmp_path) -> None:
+    file = tmp_path / "model.json"
+    sizes = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 1024}
+    file.write_text(json.dumps({"family": family, **sizes, **table}))
+    with pytest.raises(InputError, match=says):
+        served_model(str(file))
+
+
 def test_adapters_of_experts_are_refused() -> None:
     done = run(
         "serve", "mixtral-8x7b", "--system", "dgx-h100", "--tp", "8", "--arrivals", "poisson:1", "--lengths",

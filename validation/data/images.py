@@ -4,8 +4,8 @@ Seconds of one image, text encoders and decoder included (``image``), or of the 
 in 16 bits, one image at a time.  Sources:
 
 * ``xDiT docs``: github.com/xdit-project/xDiT, docs/performance/flux.md: FLUX.1 [dev] on up to four H100 of one server.
-  Those with Ulysses times rings are left out, which serving does not offer.  The two of one device, and those of
-  Ulysses over four, stand in docs/scenarios.md since before: these four were known, all others were predicted blind.
+  The two of one device, and those of Ulysses over four, stand in docs/scenarios.md since before: these four were known,
+  all others were predicted blind, Ulysses times rings (here and below) when serving offered it.
 * ``xDiT issue 378``: github.com/xdit-project/xDiT/issues/378: the same measured by somebody else, who could not repeat
   them.  How far the two are apart is what such figures are worth.
 * ``xDiT issue 416``: github.com/xdit-project/xDiT/issues/416: ``flux_example.py`` on eight H100.
@@ -35,7 +35,8 @@ class TimedImage(NamedTuple):
     Attributes:
         source: who.
         model, weights, pixels, steps: what was made.
-        device, devices: where; several share it as ``shared`` says: ``"tp"`` or a style of ``--cp``.
+        device, devices: where; several share it as ``shared`` says: ``"tp"``, a style of ``--cp``, or ``"usp2"``:
+            Ulysses among two, rings through the others.
         stack: what ran it; ``""``: plain PyTorch.
         what: ``"image"`` or ``"steps"``.
         seconds: as measured.

@@ -2,13 +2,18 @@
 
 ``served.csv`` holds them, a measurement a row; :data:`SOURCES` says where each is from, and what was assumed where a
 source says nothing.  Rows and assumptions were written down before the first of them was predicted.  Rows from 155 on
-also hold that first prediction (``first``: ``name=value/low/high`` with the 90 % interval), of the package as it was
-when nothing had been looked at.
+also hold that first prediction (``first``: ``name=value/low/high`` with the 90 % interval, which those from 226 on
+lack), of the package as it was when nothing had been looked at.
+
+Rows from 226 on are of MLPerf Inference, a scenario of a submission each: Offline has all requests at once, or as many
+as its client keeps in flight, and is judged by throughput; Server has Poisson arrivals at the rate of its log.  Their
+prompts and outputs are those of OpenOrca as :data:`LENGTHS_SOURCE` tells.
 """
 
 from __future__ import annotations
 
 import csv
+from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +31,17 @@ class ServedSource(NamedTuple):
     address: str
     assumed: str
 
+
+RESULTS_41 = "https://github.com/mlcommons/inference_results_v4.1"
+RESULTS_50 = "https://github.com/ntuhpc/mlperf_inference_results_v5.0, a copy of MLCommons'"
+LENGTHS_SOURCE = (
+    "https://github.com/FlashLab-MBZUAI/HBFSim (validation/calibration/h100-llama2-70b-calibration-protocol.json: "
+    "prompts of 48 to 1,021 tokens, 222.3 in the mean)"
+)
+"""Of prompts; that they are lognormal with a sigma of 0.7 is assumed.  Outputs are lognormal by the logs of Server:
+latencies, less the time to the first token and over the median time of a token, have their 50th, 90th, 95th, 97th and
+99th percentile on one line (H200 of 4.1: 250, 523, 644, 740, 956 tokens, sigma 0.576), with the mean of the log, 291;
+Krai's Llama 3.1 writes 296."""
 
 SOURCES = {
     "silybench": ServedSource(
@@ -106,17 +122,56 @@ SOURCES = {
         "https://github.com/vllm-project/recipes/pull/431 (Qwen3Guard-Gen-8B, which is Qwen3-8B)",
         "one device; vLLM of April 2026",
     ),
+    "MLPerf 4.1 NVIDIA": ServedSource(
+        f"{RESULTS_41} (closed/NVIDIA, Google, Dell: llama2-70b; configs/llama2-70b of closed/NVIDIA)",
+        "engines that were built, fed in process; as many requests at once as it says need MAX_UTILIZATION; other "
+        "limits are the engine's; cache in fp8 as use_fp8 has it in version 5.0",
+    ),
+    "MLPerf 5.0 NVIDIA": ServedSource(
+        f"{RESULTS_50} (closed/NVIDIA: llama2-70b-99; configs/llama2-70b/Offline of mlcommons/inference_results_v5.0)",
+        "as above; prompts are cut, and requests pause when blocks run out (FlashLab-MBZUAI/HBFSim quotes both of its "
+        "configuration); Server with Offline's limits; two pipeline stages on H100",
+    ),
+    "MLPerf 4.1 AMD": ServedSource(
+        f"{RESULTS_41} (closed/AMD, Dell: llama2-70b; code/llama2-70b-99.9/test_VllmFp8)",
+        "vLLM of mid-2024, its steps as those of version 1, fed in process; 768 requests at once as MangoBoost has",
+    ),
+    "MLPerf 5.0 AMD": ServedSource(
+        f"{RESULTS_50} (closed/AMD: MI325X; closed/MangoBoost: four servers of MI300X, server_offline.sh)",
+        "vLLM of late 2024, its steps as those of version 1; on MI325X as many requests as the cache holds; "
+        "MangoBoost's cache in 16 bits, its default",
+    ),
+    "MLPerf 4.1 Red Hat": ServedSource(
+        f"{RESULTS_41} (closed/RedHat: L40S, vLLM 0.5.1)",
+        "two replicas of two devices on the host's links, PCIe 4.0; limits of the server by default; predicted after "
+        "the others, as no link was said at first",
+    ),
+    "MLPerf 5.0 Krai": ServedSource(
+        f"{RESULTS_50} (open/Krai: llama2-70b-fp8_dyn)",
+        "limits of its commands; Offline keeps as many requests in flight as its clients have connections; cache in 16 "
+        "bits; steps of version 0 as those of version 1",
+    ),
+    "MLPerf 5.1 Krai": ServedSource(
+        "https://github.com/ntuhpc/inference_results_v5.1, a copy of MLCommons' (open/Krai: llama3_1-70b)",
+        "as above; prompts as long as Llama 2's tokenizer makes them; TensorRT-LLM's cache in fp8",
+    ),
     "SGLang-JAX cookbook": ServedSource(
         "https://github.com/sgl-project/sgl-cookbook (DeepSeek-V2-Lite on a TPU v6e-4)",
         "eight users, which is what rate and latency say; scheduling as SGLang's",
     ),
+    "TensorRT-LLM 1.0 experts": ServedSource(
+        "https://github.com/NVIDIA/TensorRT-LLM (docs/source/performance/perf-overview.md of version 1.0)",
+        "its mixtures of experts at the four lengths that the dense rows have: TP8 with enable_attention_dp, as its "
+        "options for them say, is eight ranks of attention that share experts; 0.95 of the memory; prompts whole",
+    ),
 }
 """By the name that rows have."""
-BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview")
-"""Whose steps have the limits of :mod:`validation.data.trtllm_bench`, which were looked up after the first predictions:
-these took those of the server, 8,192 tokens and 2,048 requests."""
-MEASURED = ("ttft_ms", "tpot_ms", "itl_ms", "latency_s", "rate")
-"""What may be measured: rate is output tokens a second of all devices; the times are means or medians."""
+BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview", "TensorRT-LLM 1.0 experts")
+"""Whose steps have the limits of :mod:`validation.data.trtllm_bench`, which were looked up after the first predictions
+of the first two: these took those of the server, 8,192 tokens and 2,048 requests."""
+MEASURED = ("ttft_ms", "tpot_ms", "ttft_p99_ms", "tpot_p99_ms", "itl_ms", "latency_s", "rate")
+"""What may be measured: rate is output tokens a second of all devices; the times are means or medians,
+but for those of the 99th percentile."""
 
 
 class ServedRow(NamedTuple):
@@ -129,13 +184,16 @@ class ServedRow(NamedTuple):
         devices, ranks: of tensor parallelism, and of attention apart.
         weights, kv: types of weights and of the cache.
         engine, version: what serves.
-        options: of the pool (``utilisation``) and of the engine.
-        users: in a closed loop; 0: all requests at once.
-        prompt, output: tokens, fixed or ``LEAST-MOST``.
+        options: of the pool (``utilisation``, ``front``: seconds of the front end), of the machine (``link``) and of
+            the engine.
+        arrivals: as ``--arrivals`` has them.
+        prompt, output: tokens, fixed, ``LEAST-MOST`` or as ``--lengths`` has one side.
         requests: how many.
+        stages, replicas: of the pipeline, and copies of the model.
         statistic: ``mean`` or ``median``.
         measured: by name of :data:`MEASURED`.
-        first: what was first predicted of these, with the ends of its 90 % interval; empty of rows before 155.
+        first: what was first predicted of these, with the ends of its 90 % interval (not a number where nobody asked
+            for them); empty of rows before 155.
     """
 
     number: int
@@ -149,10 +207,12 @@ class ServedRow(NamedTuple):
     engine: str
     version: str
     options: dict[str, str]
-    users: int
+    arrivals: str
     prompt: str
     output: str
     requests: int
+    stages: int
+    replicas: int
     statistic: str
     measured: dict[str, float]
     first: dict[str, tuple[float, float, float]]
@@ -166,17 +226,24 @@ def read() -> list[ServedRow]:
         ServedRow(
             number, row["source"], row["model"], row["device"], int(row["devices"]), int(row["ranks"]), row["weights"],
             row["kv"], row["engine"], row["version"], dict(o.split("=") for o in row["options"].split()),
-            int(row["users"]), row["prompt"], row["output"], int(row["requests"]), row["statistic"],
+            _arrivals(row["users"], row["requests"]), row["prompt"], row["output"], int(row["requests"]),
+            int(row["stages"]), int(row["replicas"]), row["statistic"],
             {name: float(row[name]) for name in MEASURED if row[name]}, _first(row["first"]),
         )
         for number, row in enumerate(rows, 1)
     ]  # fmt: skip
 
 
+def _arrivals(users: str, requests: str) -> str:
+    """Of users in a closed loop, where 0 are all requests at once, or as ``--arrivals`` has them."""
+    return users if ":" in users else f"users:{users}" if int(users) else f"burst:{requests}"
+
+
 def _first(text: str) -> dict[str, tuple[float, float, float]]:
     found: dict[str, tuple[float, float, float]] = {}
     for word in text.split():
         name, values = word.split("=")
-        value, low, high = map(float, values.split("/"))
+        value, *ends = map(float, values.split("/"))
+        low, high = ends or (nan, nan)
         found[name] = value, low, high
     return found

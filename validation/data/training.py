@@ -572,7 +572,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["parallelism_options"] |= {"dispatch": bridge.dispatch(line), "capacity": bridge.capacity(line)}
         plan["parallelism_options"] |= {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
     if context > 1 and "torchtitan" not in line["source"]:  # Megatron-LM's --cp-comm-type is p2p, torchtitan gathers
-        plan["parallelism_options"] |= {"cp_style": "ring"}
+        plan["parallelism_options"] |= {"cp_style": "ulysses" if "CP = all-to-all" in line["notes"] else "ring"}
     if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):
         plan["parallelism"] = [*plan.get("parallelism", []), "hsdp"]
         plan["parallelism_options"] = {**plan.get("parallelism_options", {}), "dp_replicate": dp // int(group[1])}

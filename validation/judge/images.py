@@ -61,6 +61,9 @@ def _image(row: TimedImage, machine: System) -> PredictedImage:
     )
     if row.shared == "tp":
         pool = replace(pool, tensor_parallel=row.devices)
+    elif row.shared.startswith("usp"):
+        heads = int(row.shared.removeprefix("usp"))
+        pool = replace(pool, context_parallel=row.devices, context_style="usp", context_ulysses=heads)
     elif row.shared:
         pool = replace(pool, context_parallel=row.devices, context_style=row.shared)
     alone = RequestTable.of([0.0], [1], [row.steps])

@@ -93,8 +93,18 @@ class ServeOptions:
         default=1, group=ENGINE, metavar="N",
     )  # fmt: skip
     cp_style: str | None = option(
-        "--cp-style", help="How these get what attention needs: ulysses, ring or gather (default ulysses).",
-        group=ENGINE, metavar="STYLE", complete=completion.choices("ulysses", "ring", "gather"),
+        "--cp-style",
+        help="How these get what attention needs: ulysses, ring, usp (both) or gather (default ulysses).",
+        group=ENGINE, metavar="STYLE", complete=completion.choices("ulysses", "ring", "usp", "gather"),
+    )  # fmt: skip
+    cp_ulysses: int | None = option(
+        "--cp-ulysses", help="Of usp, neighbours that exchange heads; the keys of these go round.",
+        group=ENGINE, metavar="N",
+    )  # fmt: skip
+    cfg_parallel: int = option(
+        "--cfg-parallel",
+        help="Groups of such devices that share the two samples of a guided step: 1 or 2 (default 1).",
+        default=1, group=ENGINE, metavar="N",
     )  # fmt: skip
     pp: int = option("--pp", help="Pipeline stages (default 1).", default=1, group=ENGINE, metavar="N")
     dp: int = option(

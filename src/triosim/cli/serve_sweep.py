@@ -276,7 +276,7 @@ class _FleetTask:
 def _growing(options: ServeOptions) -> Callable[[int], Deployment]:
     """Fleets of so many replicas, on machines that larger ones find room on too, so that steps are priced once."""
     machines: dict[int, Deployment] = {}
-    size = options.tp * options.cp * options.pp * options.dp
+    size = options.tp * options.cp * options.cfg_parallel * options.pp * options.dp
 
     def made(replicas: int) -> Deployment:
         room = AT_ONCE

@@ -39,7 +39,10 @@ def deployment_of(options: ServeOptions) -> Deployment:
         return fleet_file(Path(options.model))
     _check(options)
     roles = _roles(options)
-    size, count = options.tp * options.cp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
+    size, count = (
+        options.tp * options.cp * options.cfg_parallel * options.pp * options.dp,
+        sum(max(replicas, 1) for _, replicas in roles),
+    )
     system = _system(options, count * size, apart=size == 1 and len(roles) == 1)
     power = limits(options)
     pools: list[Pool] = []
@@ -66,6 +69,8 @@ def _check(options: ServeOptions) -> None:
     whole = {
         "--tp": options.tp,
         "--cp": options.cp,
+        "--cp-ulysses": options.cp_ulysses,
+        "--cfg-parallel": options.cfg_parallel,
         "--pp": options.pp,
         "--dp": options.dp,
         "--kv-blocks": options.kv_blocks,
@@ -80,6 +85,8 @@ def _check(options: ServeOptions) -> None:
             raise InputError(f"{name} must be at least 1, got {value}")
     if options.cp_style is not None and options.cp == 1:
         raise InputError("--cp-style says how devices share the tokens of an image: give --cp too, or leave it out")
+    if options.cp_ulysses is not None and options.cp_style != "usp":
+        raise InputError("--cp-ulysses says which devices exchange heads: give --cp-style usp too, or leave it out")
     if options.repair is not None and options.mtbf == "none":
         raise InputError("--repair is of replicas that fail: give --mtbf too, or leave it out")
     if options.cold_start is not None and options.mtbf == "none" and options.autoscale is None:
@@ -126,6 +133,8 @@ def _pool(
         image_size=options.image_size,
         context_parallel=options.cp,
         context_style=options.cp_style or "ulysses",
+        context_ulysses=options.cp_ulysses or 0,
+        guidance_parallel=options.cfg_parallel,
         step_cache=options.step_cache,
         stack=options.stack,
         longest=options.max_length,

@@ -57,7 +57,11 @@ def together(
     with progress_bar() as progress:
         progress("reading the jobs")
         options, asked = read(jobs)
-        found = stays(asked, machine(options, asked[0].workload, 1), progress)
+        try:
+            devices = machine(options, asked[0].workload, 1)
+            found = stays(asked, devices, progress)
+        except InputError as error:
+            raise InputError(str(error) if str(error).startswith(str(jobs)) else f"{jobs}: {error}") from None
     present(found, "jobs", json, to_dict, show)
 
 
@@ -78,6 +82,9 @@ def read(path: Path) -> tuple[Options, list[SharedJob]]:
     called = [str(table.get("name", f"job {number}")) for number, table in enumerate(tables)]
     for number, (name, table) in enumerate(zip(called, tables, strict=True)):
         where = f"{path}, job {quoted(name)}"
+        for key in ("name", "after", "workload"):
+            if key in table and (not isinstance(table[key], str) or not table[key]):
+                raise InputError(f"{where}: {key} is {quoted(table[key])}: give a text in quotes")
         if (after := table.get("after")) in called[number:]:
             raise InputError(
                 f"{where}: after {quoted(after)}, which stands no earlier: put the job that it follows first"

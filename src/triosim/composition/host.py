@@ -72,6 +72,11 @@ class HostCosts:
     listed: tuple[int, float] | None = None
     gathering: bool = False
 
+    def apart(self, device_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Seconds of operators on devices, shape ``(..., operators)``, and of hosts beside them; both in one, and None,
+        where hosts wait for every kernel."""
+        return (device_s + self.issue_s, None) if self.blocking else (device_s, self.issue_s)
+
     def waits(self, trace: Trace) -> NDArray[np.bool_]:
         """Operators after which the host waits for the device, shape ``(operators,)``."""
         found: NDArray[np.bool_] = trace.operators.sync.copy()

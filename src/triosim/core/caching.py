@@ -112,11 +112,12 @@ def _key(value: object) -> Hashable:
         return known[1]
     if isinstance(value, Mapping):
         return ("mapping", *sorted((name, _key(item)) for name, item in value.items()))
-    names = field_names(type(value))
+    kind: Any = type(value)
+    names = field_names(kind)
     if names is not None:
         # Columns are many and long: a table is the same where all of its columns are the same objects.
-        parts = _Parts((type(value), *[_part(getattr(value, name)) for name in names]))
-        if is_frozen(type(value)):
+        parts = _Parts((kind, *[_part(getattr(value, name)) for name in names]))
+        if is_frozen(kind):
             _remember(value, parts)
         return parts
     if isinstance(value, (list, tuple)):
@@ -139,4 +140,5 @@ def _remember(value: object, parts: _Parts) -> None:
 def _part(value: object) -> Hashable:
     if value is None or isinstance(value, (bool, int, float, str)):
         return (type(value), value)
-    return IdentityKey(value) if field_names(type(value)) is None else _key(value)
+    kind: Any = type(value)
+    return IdentityKey(value) if field_names(kind) is None else _key(value)

@@ -76,7 +76,7 @@ class _Placeholder:
         return found.__get__(instance, owner) if callable(found) else found
 
 
-class _Parameters(_Placeholder):
+class _ParametersPlaceholder(_Placeholder):
     """Stands for what the class was declared with.
 
     Attributes:
@@ -172,7 +172,7 @@ def _prepared(
 
     plain = not kw_only and not any(isinstance(value, dataclasses.Field) for value in own.values())
     _Placeholder(cls, _FIELDS, functools.partial(_listed, kw_only=kw_only), plain)
-    _Parameters(cls, _PARAMETERS, parameters).frozen = frozen
+    _ParametersPlaceholder(cls, _PARAMETERS, parameters).frozen = frozen
     return cls
 
 

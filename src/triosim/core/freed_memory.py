@@ -1,9 +1,9 @@
 """Keeps freed memory for what is made next, while large columns come and go.
 
-The C library gives every large block back to the operating system at once, which clears it before it hands it out again.
-A job of millions of tasks has a dozen columns of them, most of which live for one of its plays: clearing memory anew for
-each took half of the time.  Within :func:`freed_memory_kept` the library keeps what is freed, for as much as there was
-at once; afterwards it gives back what it has.
+The C library gives every large block back to the operating system at once, which clears it before it hands it out
+again.  A job of millions of tasks has a dozen columns of them, most of which live for one of its plays: clearing memory
+anew for each took half of the time.  Within :func:`freed_memory_kept` the library keeps what is freed, for as much as
+there was at once; afterwards it gives back what it has.
 
 Only glibc is asked for this.  Elsewhere, and where another allocator stands in for it, nothing changes.
 """
@@ -19,8 +19,9 @@ from typing import Any
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # M_... of malloc.h
 _NEVER = -1
 _MAPPED = 32 * 2**20
-"""Bytes from which on glibc maps a block by itself, and half of the free ones that it keeps: the most that it comes to by
-itself on 64 bits as blocks are freed (DEFAULT_MMAP_THRESHOLD_MAX of malloc.c).  Once told anything it no longer adapts."""
+"""Bytes from which on glibc maps a block by itself, and half of the free ones that it keeps: the most that it comes to
+by itself on 64 bits as blocks are freed (DEFAULT_MMAP_THRESHOLD_MAX of malloc.c).  Once told anything it no longer
+adapts."""
 _MAPS = 65536
 """How many such blocks there may be: what glibc begins with."""
 

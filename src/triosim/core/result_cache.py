@@ -67,9 +67,10 @@ def content(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
         column = np.ascontiguousarray(value)
         return (column.dtype.str, column.shape, hashlib.blake2b(column.data, digest_size=_DIGEST_BYTES).digest())
-    names = field_names(type(value))
+    kind: Any = type(value)
+    names = field_names(kind)
     if names is not None:
-        return (type(value), *(content(getattr(value, name)) for name in names))
+        return (kind, *(content(getattr(value, name)) for name in names))
     if isinstance(value, (list, tuple)):
         return (type(value), *map(content, value))
     if isinstance(value, dict):

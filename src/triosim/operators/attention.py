@@ -97,8 +97,8 @@ class Attention(Kind):
         return _pairs(one) * 2 * one.head
 
     def work(self, call: Call) -> AttentionWork:
-        """``window_size_left``, and ``_right`` where attention is not causal, give a window; sequences packed one after another are taken for equally long, which
-        :data:`DOCUMENTS` says of those within a sequence.
+        """``window_size_left``, and ``_right`` where attention is not causal, give a window; sequences packed one after
+        another are taken for equally long, which :data:`DOCUMENTS` says of those within a sequence.
 
         Of causal attention whose queries are a part of the positions the argument :data:`SPREAD` says that they are
         from all over the sequence, :data:`BLOCKS` that keys are blocks of such positions, of which there are several.

@@ -142,9 +142,12 @@ class AttentionShare:
         rows = range(row + 1, len(self.inputs))
         return next((r for r in rows if any(v < len(storage) and storage[v] == where for v in self.inputs[r])), None)
 
-    def send(self, value: int, what: int, after: int, before: int, parts: int = 1, axis: int = NONE) -> None:
-        """Send a value, or a buffer of ``parts`` of its size, along the axis of the sequences or another one."""
-        width = float(ITEM_BYTES[self.facts.trace.values.dtype[value]])
+    def send(
+        self, value: int, what: int, after: int, before: int, parts: int = 1, axis: int = NONE, width: float = 0.0
+    ) -> None:
+        """Send a value, or a buffer of ``parts`` of its size, along the axis of the sequences or another one; elements
+        are ``width`` bytes, 0 for those that they are kept in."""
+        width = width or float(ITEM_BYTES[self.facts.trace.values.dtype[value]])
         size = math.ceil(math.prod(self.shapes[value]) * width) * parts
         self.sent.append(Transfer(after, before, what, self.axis if axis == NONE else axis, size, value))
 

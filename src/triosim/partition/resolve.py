@@ -227,6 +227,8 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
         of_stack = name == "experts" and plan.stack is not None and plan.stack.own_tokens and "sequence" in asked
         if of_stack and not {"own_tokens", "own-tokens"} & own.keys():
             own = {**own, "own_tokens": True}
+        if name == "context" and plan.stack is not None and not {"cp_merges", "cp-merges"} & own.keys():
+            own = {**own, "cp_merges": plan.stack.context_merges}
         rules.append(configured(rule, own, f"parallelism {name}"))
     return rules
 

@@ -4,7 +4,8 @@ A rank's queries meet the keys and values of one rank after another; those of th
 ranks, ``c`` the time of one block and ``t`` that of passing one on, that takes ``c + (n - 1) max(c, t)``: here the
 first n - 1 blocks are one operator, beside which everything is passed on, and the last block another one, which waits
 for that.  Passing on n - 1 times is what a ring all-gather sends; in the backward the gradients of keys and values go
-round as a ring reduce-scatter does.  The results of blocks are merged within the kernels.
+round as a ring reduce-scatter does.  The results of blocks are merged by operators of their own
+(:mod:`triosim.partition.context_copies`).
 
 Sources: Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers" (arXiv:2310.01889); positions dealt out so
 that every block is the same work: Brandon et al., "Striped Attention" (arXiv:2311.09431), and Megatron-LM's context
@@ -75,13 +76,15 @@ def in_blocks(trace: Trace, parts: int) -> Trace:
 
 
 @kept(8)
-def passed_round(step: Step, size: int, axis: int) -> Step:
+def passed_round(step: Step, size: int, axis: int, wide: bool = False) -> Step:
     """The step of a rank whose attention has its own keys and values and those that come round.
 
     Args:
         step: divided along the sequence, each attention :func:`in_blocks`, keys and values gathered before it.
         size: ranks along the axis.
         axis: row of the mesh's axes.
+        wide: whether gradients of keys and values go round in float32, and once more than there are others, to their
+            owner (PyTorch); otherwise in their own type (Transformer Engine).
 
     Raises:
         PlanError: attention is several operators.
@@ -101,8 +104,14 @@ def passed_round(step: Step, size: int, axis: int) -> Step:
         for value, names in zip(share.outputs[last], writes, strict=True):
             if is_sent(names) and KEYS in names:
                 reader = share.reader(value, last)
-                share.send(value, REDUCE_SCATTER, starts, len(args) if reader is None else reader, parts=size)
+                end = len(args) if reader is None else reader
+                share.send(value, REDUCE_SCATTER, starts, end, size, width=in_float32(size) if wide else 0.0)
     return share.step(args)
+
+
+def in_float32(size: int) -> float:
+    """Bytes of an element that is sent on ``size`` times in float32, as if once to each of the others."""
+    return 4.0 * size / (size - 1)
 
 
 def _made(share: AttentionShare, value: int, row: int) -> int:

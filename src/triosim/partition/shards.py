@@ -110,7 +110,7 @@ def _padded(trace: Trace, cut: _ShardedValues, name: str) -> Iterator[str]:
         most = int(np.argmax(padded - whole))
         yield (
             f"{name}: FSDP2 pads parameters to {padded.sum() / whole.sum():.1f} times their size (most: "
-            f"{trace.values.name[weights[most]]}): give --ep, or --parallelism hsdp, for they have fewer rows than ranks"
+            f"{trace.values.name[weights[most]]}): give --ep, or --parallelism hsdp, as they have fewer rows than ranks"
         )
 
 

@@ -20,8 +20,8 @@ def exchanged(step: Step, size: int, axis: int) -> Step:
     """The step of a rank that within attention has all positions of a part of the heads.
 
     Queries, keys and values are exchanged before the forward and its result after it, the gradient of the result before
-    the backward and those of queries, keys and values after it; of each a rank sends what it has.  The copies that put
-    what was received in order are not in the step.
+    the backward and those of queries, keys and values after it; of each a rank sends what it has.  Copies that put
+    heads and positions in order are an operator behind each attention (:mod:`triosim.partition.context_copies`).
 
     Args:
         step: divided along the sequence, keys and values gathered before attention.

@@ -15,6 +15,7 @@ from triosim.core.caching import kept
 from triosim.operators import BLOCKS, SHARE
 from triosim.partition.attention_share import HEADS, KEYS, QUERIES, AttentionShare, is_sent
 from triosim.partition.mesh import Mesh
+from triosim.partition.ring_attention import in_float32
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from triosim.partition.ulysses import HeadExchange
@@ -22,13 +23,14 @@ from triosim.trace.calls import with_arguments
 
 
 @kept(8)
-def exchanged_and_passed_round(step: Step, mesh: Mesh) -> Step:
+def exchanged_and_passed_round(step: Step, mesh: Mesh, wide: bool = False) -> Step:
     """The step of a rank that exchanges heads with its neighbours and passes keys and values round the others.
 
     Args:
         step: divided along the sequence, each attention in blocks of the ring
             (:func:`triosim.partition.ring_attention.in_blocks`), keys and values gathered before it.
         mesh: with the axes ``cp``, ``cp_ring`` and ``cp_ulysses``.
+        wide: as of :func:`triosim.partition.ring_attention.passed_round`.
 
     Raises:
         PlanError: attention is several operators, or its heads do not divide.
@@ -59,7 +61,9 @@ def exchanged_and_passed_round(step: Step, mesh: Mesh) -> Step:
             share.outputs[first][at] = share.outputs[last][at] = heads(value, names)[0]
             reader = share.reader(value, last) if is_sent(names) else None
             if is_sent(names) and KEYS in names:
-                share.send(value, REDUCE_SCATTER, starts, len(args) if reader is None else reader, ring, across)
+                end = len(args) if reader is None else reader
+                width = in_float32(ring) if wide else 0.0
+                share.send(value, REDUCE_SCATTER, starts, end, ring, across, width)
             if reader is not None:
                 share.send(value, ALL_TO_ALL, last, reader, axis=among)
     return share.step(args)

@@ -82,9 +82,8 @@ def stage_job(job: PricedJob) -> StagedJob:
     if mesh.stages > 1 and plan.stages is not None and isinstance(plan.cuts, str):
         _check_even(step.trace, count, plan.cuts)
     launching = launching_costs(job, chunks)
-    issue_s = launching.issue_s
-    costs, issue_s = (costs + issue_s, None) if launching.blocking else (costs, issue_s)  # one waits for the other
-    stages = split(step.trace, costs, count, plan.cuts, per_byte, step.homes, issue_s, mesh.micro_batches)
+    device_s, issue_s = launching.apart(costs)
+    stages = split(step.trace, device_s, count, plan.cuts, per_byte, step.homes, issue_s, mesh.micro_batches)
     if schedule.times_matter and plan.training:
         from triosim.schedule.pass_times import pass_times
 

@@ -128,7 +128,9 @@ def lightest(
     # plain numbers: what is read one at a time here is no array's
     alike = not before.strides[0]
     alone = [before[0][starts].tolist()] * len(before) if alike else [own[starts].tolist() for own in before]
-    latest = np.maximum(_latest(before, starts, limit), _latest(hosts[None].repeat(len(before), 0), starts, limit)).tolist()
+    latest = np.maximum(
+        _latest(before, starts, limit), _latest(hosts[None].repeat(len(before), 0), starts, limit)
+    ).tolist()
     best: list[dict[int, tuple[float, float]]] = [{0: (0.0, 0.0)}]
     origin: list[dict[int, int]] = []
     for done, last in zip(alone[:-1], latest[1:], strict=True):

@@ -94,8 +94,9 @@ def candidates(
     """As :func:`cutting`, of forward operators and crossing tensors that are known."""
     different = np.atleast_2d(seconds)  # (1 or count, operators)
     different = different[:1] if bool((different == different[0]).all()) else different
-    hosted = issue_s is not None and bool(issue_s.any())
-    different = np.concatenate([different, issue_s[None]]) if hosted else different
+    hosted = False
+    if issue_s is not None and issue_s.any():
+        different, hosted = np.concatenate([different, issue_s[None]]), True
     work = different[:, forward]
     position = np.full(len(trace), -1, np.int64)
     position[forward] = np.arange(len(forward))

@@ -224,7 +224,8 @@ class PipelineBlocks:
         """
         key = seconds.tobytes()
         if key not in self._cuttings:
-            few = cutting(self.trace, seconds, self.made.step.homes, self.made.launching.issue_s)
+            device_s, issue_s = self.made.launching.apart(seconds)
+            few = cutting(self.trace, device_s, self.made.step.homes, issue_s)
             source = self.layout.source
             apart = (1 + few.block.max(initial=0)) * self.layout.copy
             block = np.where(few.block[source] >= 0, few.block[source] + apart, NONE)

@@ -47,6 +47,7 @@ class ReplicaCommunication:
         system: the machine.
         tensor_parallel, stages: how the model is divided.
         first: device of the replica.
+        stride: devices from one to the next of those that exchange or gather.
         moved: how far off transfers are taken to be, in standard deviations.
         kernels: name of the engine's own all-reduces; ``""``: it takes a library's.
 
@@ -60,6 +61,7 @@ class ReplicaCommunication:
     first: int = 0
     moved: float = 0.0
     kernels: str = ""
+    stride: int = 1
     _seconds: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
     _exchanges: dict[tuple[str, int], NDArray[np.float64]] = field(init=False, repr=False, default_factory=dict)
 
@@ -97,13 +99,17 @@ class ReplicaCommunication:
         on all and leaving each its part."""
         if devices == 1:
             return np.zeros(len(gathered))
-        there = self._between(gathered, self._played("all_gather", devices))
+        there = self.all_gather(gathered, devices)
         return there + self._between(scattered, self._played("reduce_scatter", devices))
+
+    def all_gather(self, sizes: NDArray[np.float64], devices: int) -> NDArray[np.float64]:
+        """Seconds of gathering so many bytes, all parts together, on each of so many devices."""
+        return self._between(sizes, self._played("all_gather", devices))
 
     def _played(self, kind: str, devices: int) -> NDArray[np.float64]:
         """Seconds of a collective at :data:`SIZES`."""
         if (kind, devices) not in self._exchanges:
-            group = self._group(list(range(self.first, self.first + devices)))
+            group = self._group([self.first + place * self.stride for place in range(devices)])
             whole = np.maximum(SIZES, devices).astype(np.int64)
             self._exchanges[kind, devices] = np.array([self._alone(kind, group, int(size)) for size in whole])
         return self._exchanges[kind, devices]

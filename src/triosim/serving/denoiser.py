@@ -63,6 +63,7 @@ class Denoiser:
         image_size: pixels along each side of an image.
         parameters: of the denoiser.
         around: parameters of encoders and decoder.
+        latents: elements of an image as the denoiser reads it.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Denoiser:
     image_size: int
     parameters: int
     around: int
+    latents: int = 0
 
     @property
     def passes(self) -> int:
@@ -113,4 +115,5 @@ def denoiser(name: str, image_size: int | None = None) -> Denoiser:
     beside.append(modelling.configured(pipeline.decoder, DECODES))
     around = sum(int(one.weights().count()) for one in beside)
     size = image_size or PIXELS * family.sample_size
-    return Denoiser(name, pipeline, size, int(family.weights().count()), around)
+    latents = family.in_channels * (size // PIXELS) ** 2
+    return Denoiser(name, pipeline, size, int(family.weights().count()), around, latents)

@@ -10,7 +10,8 @@ Steps may leave out most of the network and use what an earlier one left (Ma et 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
+from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_bytes, picoseconds
 from triosim.hardware.power import held_back
 from triosim.hardware.system import System
 from triosim.serving.capacity import UTILISATION, ReplicaMemory
+from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.denoiser import DECODES, IN_8_BITS, TYPES, Denoiser, denoiser
 from triosim.serving.forward_passes import ForwardPasses, fitting
 from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors
@@ -42,10 +45,11 @@ if TYPE_CHECKING:
 
 Joules = NDArray[np.float64] | None
 """By :data:`triosim.serving.request_energy.JOULES`; None where nobody knows what devices draw."""
-STYLES = ("ulysses", "ring", "gather")
+STYLES = ("ulysses", "ring", "usp", "gather")
 """How devices that share the tokens of images get what attention needs."""
-BY_ITSELF = (1, 1, STYLES[0])
+BY_ITSELF = (1, 1, STYLES[0], 0)
 """Of a network that one device runs: devices that share its layers, and its tokens, and how."""
+Sharing = tuple[int, int, str, int]
 MOST_IMAGES = 1024
 """At a time on one replica; more of them is a slip."""
 
@@ -83,6 +87,41 @@ def parse_step_cache(text: str) -> StepCache:
     return found
 
 
+@dataclass(frozen=True)
+class GuidanceGroups:
+    """Groups of devices that share the samples of a guided step, each of which has the whole denoiser.
+
+    They compute at the same time; before the next step each gets the predictions of the others (``use_cfg_parallel`` of
+    xDiT, ``cfg_parallel_size`` of vLLM-Omni and SGLang).
+
+    Attributes:
+        system: the machine.
+        first: device of the replica; groups follow each other from there on.
+        groups: how many.
+        size: devices of each.
+        moved: how far off transfers are taken to be, in standard deviations.
+    """
+
+    system: System
+    first: int
+    groups: int
+    size: int
+    moved: float = 0.0
+
+    def off(self, moved: float) -> GuidanceGroups:
+        """The same where transfers are off by so much."""
+        return replace(self, moved=moved)
+
+    @cached_property
+    def _between(self) -> ReplicaCommunication:
+        return ReplicaCommunication(self.system, 1, first=self.first, moved=self.moved, stride=self.size)
+
+    def seconds(self, model: Denoiser, images: int) -> float:
+        """Of gathering the predictions for so many images."""
+        size = images * model.passes * model.latents * DTYPE_BYTES[TYPES["bf16"]]
+        return float(self._between.all_gather(np.array([float(size)]), self.groups)[0])
+
+
 class DenoisingWork(NamedTuple):
     """Images of one step: those that run the whole network, those that do not, those that join and those that end."""
 
@@ -100,6 +139,7 @@ class DenoisingTimes(StepTimes):
         model: what is served.
         denoiser, encoders, decoder: its networks.
         cache: which steps run only a part; None: none.
+        guidance: the groups of devices that share the samples of a step; None where one runs them all.
     """
 
     model: Denoiser
@@ -107,14 +147,31 @@ class DenoisingTimes(StepTimes):
     encoders: tuple[ForwardPasses, ...]
     decoder: ForwardPasses
     cache: StepCache | None = None
+    guidance: GuidanceGroups | None = None
     _known: dict[DenoisingWork, tuple[int, Joules]] = field(init=False, repr=False, default_factory=dict)
 
     def with_errors(self, moved: KernelErrors) -> DenoisingTimes:
         """The same with kernels that are off by so much."""
         encoders = tuple(one.with_errors(moved) for one in self.encoders)
+        guidance = None if self.guidance is None else self.guidance.off(moved.network)
         return DenoisingTimes(
-            self.model, self.denoiser.with_errors(moved), encoders, self.decoder.with_errors(moved), self.cache
+            self.model,
+            self.denoiser.with_errors(moved),
+            encoders,
+            self.decoder.with_errors(moved),
+            self.cache,
+            guidance,
         )
+
+    @property
+    def groups(self) -> int:
+        """Of devices, each of which runs as many samples of a step."""
+        return 1 if self.guidance is None else self.guidance.groups
+
+    @property
+    def passes(self) -> int:
+        """Samples of a step for one image in each of the groups."""
+        return self.model.passes // self.groups
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """Of a step of so many images that neither join nor end."""
@@ -128,17 +185,18 @@ class DenoisingTimes(StepTimes):
         return found
 
     def _step(self, work: DenoisingWork) -> tuple[int, Joules]:
-        passes, share = self.model.passes, 1.0 if self.cache is None else self.cache.share
-        parts = [(self.denoiser, passes * work.whole, 1.0), (self.denoiser, passes * work.skipping, share)]
-        parts += [(encoder, passes * work.joining, 1.0) for encoder in self.encoders]
-        parts.append((self.decoder, work.ending, 1.0))
-        seconds = 0.0
+        share, each = 1.0 if self.cache is None else self.cache.share, self.groups
+        parts = [(self.denoiser, self.passes * work.whole, 1.0, each)]
+        parts.append((self.denoiser, self.passes * work.skipping, share, each))
+        parts += [(encoder, self.model.passes * work.joining, 1.0, 1) for encoder in self.encoders]
+        parts.append((self.decoder, work.ending, 1.0, 1))
+        seconds = 0.0 if self.guidance is None else self.guidance.seconds(self.model, work.whole + work.skipping)
         joules: Joules = np.zeros(len(JOULES))
-        for part, samples, of_it in parts:
+        for part, samples, of_it, groups in parts:
             if samples:
                 taken = part.of(samples)
                 seconds += of_it * taken.seconds
-                joules = None if joules is None or taken.joules is None else joules + of_it * taken.joules
+                joules = None if joules is None or taken.joules is None else joules + of_it * groups * taken.joules
         return max(picoseconds(seconds, "a step"), 1), joules
 
     def memory(self, capacity: float, utilisation: float) -> ReplicaMemory:
@@ -147,7 +205,7 @@ class DenoisingTimes(StepTimes):
         Raises:
             InputError: not even one image fits.
         """
-        passes = self.model.passes
+        passes = self.passes
         one, two = self.denoiser.of(passes), self.denoiser.of(2 * passes)
         first, second = self.decoder.of(1), self.decoder.of(2)
         own = 2 * one.reserved - two.reserved  # of no image
@@ -236,9 +294,17 @@ def checked_denoiser(own: Pool) -> Denoiser:
             raise InputError(f"{option} is of models that write tokens, and {own.model} makes images: leave it out")
     if own.context_style not in STYLES:
         raise InputError(f"--cp-style is one of {', '.join(STYLES)}, not {quoted(own.context_style)}")
+    if own.context_style == "usp" and (own.context_ulysses < 1 or own.context_parallel % own.context_ulysses):
+        raise InputError(
+            f"--cp-style usp: give --cp-ulysses N, those that exchange heads, which divides --cp {own.context_parallel}"
+        )
     if own.step_cache is not None:
         parse_step_cache(own.step_cache)
-    return denoiser(own.model, own.image_size)
+    found, groups = denoiser(own.model, own.image_size), own.guidance_parallel
+    if found.passes % groups:
+        has = "the two of guidance: give 1 or 2" if found.passes > 1 else "one, its guidance is distilled: leave it out"
+        raise InputError(f"--cfg-parallel {groups} shares the samples of a step, and {own.model} has {has}")
+    return found
 
 
 def denoising_replicas(
@@ -279,24 +345,22 @@ def _times(own: Pool, model: Denoiser, first: int, moved: KernelErrors) -> Denoi
     return times if moved == NOTHING_MOVED else times.with_errors(moved)
 
 
-def _typed(own: Pool) -> tuple[str, tuple[int, int, str], str | None, str | None, float | None, float | None]:
+def _typed(own: Pool) -> tuple[str, Sharing, int, str | None, str | None, float | None, float | None]:
     """What times depend on beside model and devices: the last arguments of :func:`_unmoved`."""
-    sharing = (own.tensor_parallel, own.context_parallel, own.context_style)
-    return own.weights, sharing, own.step_cache, own.stack, own.power_cap_w, own.clock_hz
+    sharing = (own.tensor_parallel, own.context_parallel, own.context_style, own.context_ulysses)
+    return own.weights, sharing, own.guidance_parallel, own.step_cache, own.stack, own.power_cap_w, own.clock_hz
 
 
 @kept(8)
 def _unmoved(
-    system: System, model: Denoiser, first: int, weights: str, sharing: tuple[int, int, str], step_cache: str | None,
+    system: System, model: Denoiser, first: int, weights: str, sharing: Sharing, groups: int, step_cache: str | None,
     stack: str | None, power_cap_w: float | None, clock_hz: float | None,
 ) -> DenoisingTimes:  # fmt: skip
     """The same with kernels that take what is predicted: found once for all that are asked how unsure it is."""
     loaded = None if stack is None else load_stack(stack)
     limited = held_back(system, power_cap_w, clock_hz)
 
-    def passes(
-        name: str, sharing: tuple[int, int, str], image_size: int | None, configuration: Mapping[str, bool]
-    ) -> ForwardPasses:
+    def passes(name: str, sharing: Sharing, image_size: int | None, configuration: Mapping[str, bool]) -> ForwardPasses:
         more = {} if loaded is None else loaded.model_options
         trace = modelling.model(
             name, precision=TYPES[weights], image_size=image_size, training=False, configuration=configuration, **more
@@ -310,4 +374,5 @@ def _unmoved(
         tuple(passes(name, BY_ITSELF, None, {}) for name in model.pipeline.encoders),
         passes(model.pipeline.decoder, BY_ITSELF, model.image_size, DECODES),
         None if step_cache is None else parse_step_cache(step_cache),
+        GuidanceGroups(system, first, groups, sharing[0] * sharing[1]) if groups > 1 else None,
     )  # fmt: skip

@@ -176,8 +176,9 @@ class ServingResult:
             "system": first.system.name,
             "engine": {"name": first.engine, **first.engine_options},
             "plan": {
-                "tp": first.tensor_parallel, "cp": first.context_parallel, "pp": first.stages,
-                "dp": first.attention_ranks, "ep": first.experts.ranks, "replicas": own.replicas, "router": own.router,
+                "tp": first.tensor_parallel, "cp": first.context_parallel, "cfg": first.guidance_parallel,
+                "pp": first.stages, "dp": first.attention_ranks, "ep": first.experts.ranks, "replicas": own.replicas,
+                "router": own.router,
                 "weights": first.weights, "kv_cache": first.kv_cache, "prefix_caching": first.prefix_caching,
             },
             "pools": pools,
@@ -212,8 +213,8 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
     return {
         "name": pool.name, "role": pool.role, "model": pool.model, "system": pool.system.name,
         "device": pool.system.model(pool.first).name, "engine": {"name": pool.engine, **pool.engine_options},
-        "tp": pool.tensor_parallel, "cp": pool.context_parallel, "pp": pool.stages, "dp": pool.attention_ranks,
-        "ep": pool.experts.ranks,
+        "tp": pool.tensor_parallel, "cp": pool.context_parallel, "cfg": pool.guidance_parallel, "pp": pool.stages,
+        "dp": pool.attention_ranks, "ep": pool.experts.ranks,
         "replicas": pool.replicas, "weights": pool.weights,
         "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
         "power_cap_w": pool.power_cap_w, "clock_hz": pool.clock_hz,

@@ -27,7 +27,8 @@ Keys are the options of ``triosim serve`` without their dashes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field, fields
 from math import inf
 from pathlib import Path
@@ -91,6 +92,8 @@ class _Pool(_Machine):
     image_size: Count | None = None
     cp: Count = 1
     cp_style: str = "ulysses"
+    cp_ulysses: int = 0
+    cfg_parallel: Count = 1
     step_cache: str | None = None
     stack: str | None = None
     max_length: Count | None = None
@@ -110,7 +113,7 @@ class _Pool(_Machine):
     @property
     def size(self) -> int:
         """Of all replicas."""
-        return self.replicas * self.tp * self.cp * self.pp * self.dp
+        return self.replicas * self.tp * self.cp * self.cfg_parallel * self.pp * self.dp
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,20 @@ def fleet_file(path: Path) -> Deployment:
         InputError: it is no such file, a key is not known or its value makes no sense, or the machines do not hold
             the pools.
     """
+    with _named(str(path), str(path)):
+        return _deployment(path)
+
+
+@contextmanager
+def _named(file: str, where: str) -> Iterator[None]:
+    """Say of an input error where it is, unless it names the file already."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error) if str(error).startswith(file) else f"{where}: {error}") from None
+
+
+def _deployment(path: Path) -> Deployment:
     table = guarded.document(path, "a table with [[pool]]")
     pools, network = table.pop("pool", None), table.pop("network", None)
     if not isinstance(pools, list) or not pools or not all(isinstance(pool, dict) for pool in pools):
@@ -158,12 +175,13 @@ def fleet_file(path: Path) -> Deployment:
     made: list[Pool] = []
     first = 0
     for place, pool in enumerate(read):
-        if pool.shares:
-            other = next(one for one in made if one.name == pool.shares)
-            made.append(_pool(pool, whole.model, other.system, other.first, place))
-            continue
-        made.append(_pool(pool, whole.model, shared or _system(pool, pool.size), first if together else 0, place))
-        first += pool.size
+        with _named(str(path), f"{path}: pool {place + 1}"):
+            if pool.shares:
+                other = next(one for one in made if one.name == pool.shares)
+                made.append(_pool(pool, whole.model, other.system, other.first, place))
+                continue
+            made.append(_pool(pool, whole.model, shared or _system(pool, pool.size), first if together else 0, place))
+            first += pool.size
     between = None
     if network is not None:
         if not isinstance(network, dict) or together:
@@ -173,7 +191,8 @@ def fleet_file(path: Path) -> Deployment:
             raise InputError(f"{path}: network: the pools say which devices there are: leave device and devices out")
         if lines.link is None and lines.system is None:
             raise InputError(f'{path}: network: it has no link: give one, as link = "50GB/s"')
-        between = _system(lines, first)
+        with _named(str(path), f"{path}: network"):
+            between = _system(lines, first)
     elif not together and any(pool.role != "both" for pool in read) and whole.transfer != "none":
         raise InputError(
             f"{path}: nothing joins the machines of the pools, which send each other KV caches: give [network] a link "
@@ -266,6 +285,8 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         image_size=own.image_size,
         context_parallel=own.cp,
         context_style=own.cp_style,
+        context_ulysses=own.cp_ulysses,
+        guidance_parallel=own.cfg_parallel,
         step_cache=own.step_cache,
         stack=own.stack,
         longest=own.max_length,

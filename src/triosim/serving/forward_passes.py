@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,7 @@ class ForwardPasses:
         first: the device from which on others run it.
         tensor_parallel, context_parallel: how many share its layers, and its tokens.
         context_style: how the latter exchange what attention needs.
+        ulysses: of these, under ``usp``, those that exchange heads.
         stack: what runs it, as of :mod:`triosim.stacks`; plain PyTorch if None.
         moved: how far off its kernels are.
     """
@@ -66,6 +68,7 @@ class ForwardPasses:
     tensor_parallel: int = 1
     context_parallel: int = 1
     context_style: str = "ulysses"
+    ulysses: int = 0
     stack: Stack | None = None
     moved: KernelErrors = NOTHING_MOVED
     _known: dict[int, ForwardPass] = field(init=False, repr=False, default_factory=dict)
@@ -116,7 +119,9 @@ class ForwardPasses:
     def _result(self, samples: int) -> Result:
         sharing = self.context_parallel
         devices = tuple(range(self.first, self.first + self.tensor_parallel * sharing))
-        by_tokens = {"cp": sharing, "cp_style": self.context_style} if sharing > 1 else {}
+        by_tokens: dict[str, Any] = {"cp": sharing, "cp_style": self.context_style} if sharing > 1 else {}
+        if sharing > 1 and self.ulysses:
+            by_tokens["parallelism_options"] = {"cp-ulysses": str(self.ulysses)}
         plan = Plan(
             dp=sharing, tp=self.tensor_parallel, batch_size=samples, training=False, placement=devices,
             stack=self.stack, **by_tokens,

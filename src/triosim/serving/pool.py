@@ -73,6 +73,8 @@ class Pool:
         image_size: pixels along each side of what a diffusion model makes; what it was made for if None.
         context_parallel: devices that share the tokens of its images and their texts.
         context_style: how they exchange what attention needs, a ``cp_style`` of :mod:`triosim.partition.rules.context`.
+        context_ulysses: of these, under the style ``usp``, those that exchange heads, next to each other.
+        guidance_parallel: groups of such devices that share the samples of a guided step.
         step_cache: which of its steps run only a part, as typed (:func:`triosim.serving.denoising.parse_step_cache`).
         stack: what runs it, by name (:mod:`triosim.stacks`); plain PyTorch if None.
         shares: name of the pool on whose devices this one takes turns; ``""``: it has its pool.
@@ -119,6 +121,8 @@ class Pool:
     image_size: int | None = None
     context_parallel: int = 1
     context_style: str = "ulysses"
+    context_ulysses: int = 0
+    guidance_parallel: int = 1
     step_cache: str | None = None
     stack: str | None = None
     shares: str = ""
@@ -136,7 +140,7 @@ class Pool:
     @property
     def core_size(self) -> int:
         """Devices of a scheduler's part of a replica."""
-        return self.tensor_parallel * self.context_parallel * self.stages
+        return self.tensor_parallel * self.context_parallel * self.guidance_parallel * self.stages
 
     @property
     def experts(self) -> ExpertRanks:

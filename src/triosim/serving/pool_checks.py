@@ -38,6 +38,7 @@ def checked(pool: Pool) -> ServedModel:
     of_images = (
         ("--image-size", pool.image_size is not None), ("--step-cache", pool.step_cache is not None),
         ("--stack", pool.stack is not None), ("--cp", pool.context_parallel > 1),
+        ("--cfg-parallel", pool.guidance_parallel > 1),
     )  # fmt: skip
     for option, given in of_images:
         if given:
@@ -111,7 +112,8 @@ def _check_sizes(pool: Pool) -> None:
         raise InputError(f"role {quoted(pool.role)} is not known: give {', '.join(ROLES)}")
     sizes = (
         ("--tp", pool.tensor_parallel), ("--pp", pool.stages), ("--dp", pool.attention_ranks),
-        ("--cp", pool.context_parallel), ("--ep", pool.expert_ranks), ("--replicas", pool.replicas),
+        ("--cp", pool.context_parallel), ("--cfg-parallel", pool.guidance_parallel), ("--ep", pool.expert_ranks),
+        ("--replicas", pool.replicas),
     )  # fmt: skip
     for option, value in sizes:
         if value < 1:

@@ -524,10 +524,7 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
 
 
 LACKING = {
-    "zamba zamba2": "blocks that share one attention, beside the scans of Mamba",
-    "gemma3n gemma3n_text": "AltUp, LAuReL and embeddings of each layer",
-    "modernbert": "an encoder of unpadded tokens with windows",
-    "longcat_flash": "experts that do nothing, and two attentions in a block",
+    "zamba": "blocks that share one attention, beside the scans of Mamba",
     "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",
 }  # fmt: skip
 """Model types of published models that no family reads, and what would have to be stated for them."""

@@ -44,6 +44,7 @@ GATHERS = ("block", "module")
 NORMS = ("one", "composed", "wide")
 """How an RMS norm is run: by one kernel, operator by operator in float32, or by one kernel from a float32 copy."""
 FUSIONS = ("", "fused", "composed")
+MERGES = ("composed", "fused")
 STORED = ("", "float8_e4m3fn")
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
@@ -106,6 +107,8 @@ class Stack:
             gradient; otherwise nothing computes beside them.
         experts: how experts multiply (:data:`EXPERTS`).
         expert_counts: who reads how many rows each expert has (:data:`COUNTS`), unless all are padded to a capacity.
+        merges: how results of a ring's blocks are merged (:data:`MERGES`): ``fused`` in one kernel for each in their
+            own type, or ``composed`` of operators in float32, which ``fused_pointwise`` joins.
         expert_padding: whether rows of experts are copied to be padded before they are cast to 8 or 4 bits, and back,
             unless all are padded to a capacity.
         graphs: parts of a block that are launched as a graph (:data:`GRAPHS`); the host has a row of its own for a
@@ -168,6 +171,7 @@ class Stack:
     experts: str = "grouped"
     expert_counts: str = "device"
     expert_padding: bool = False
+    merges: str = "composed"
     graphs: str = ""
     gathers: str = "block"
     whole_parameters: bool = False
@@ -194,6 +198,11 @@ class Stack:
             "repeated_heads": self.repeated_heads, "joined_products": self.joined_products, "masters": self.masters,
             "one_by_one": self.experts == ONE_BY_ONE,
         }  # fmt: skip
+
+    @property
+    def context_merges(self) -> str:
+        """One of :data:`triosim.operators.context_copies.MERGES`."""
+        return "compiled" if self.merges == "composed" and self.fused_pointwise else self.merges
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:
         """The padded size of a vocabulary, over so many tensor-parallel ranks.
@@ -235,7 +244,7 @@ ASSUMED = Stack()
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
     "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
-    "gelu": FUSIONS, "gathering_host": HOSTS,
+    "gelu": FUSIONS, "gathering_host": HOSTS, "merges": MERGES,
     "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 

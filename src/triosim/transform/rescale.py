@@ -323,7 +323,8 @@ def attention_heads(trace: Trace) -> tuple[int, int] | None:
 def _key_heads(trace: Trace) -> NDArray[np.int64]:
     """Lengths of all dimensions of fewer heads of keys."""
     values = trace.values
-    return values.shape.values[(values.symbols.values & KEY_HEADS) != 0]
+    lengths: NDArray[np.int64] = values.shape.values[(values.symbols.values & KEY_HEADS) != 0]
+    return lengths
 
 
 def _fewest_key_heads(trace: Trace) -> int:

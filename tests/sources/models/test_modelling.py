@@ -212,8 +212,8 @@ def test_a_file_of_hugging_face(tmp_path):
     windowed = from_file(path, sequence_length=5000)
     of_attention = [json.loads(args) for args in windowed.operators.args if "is_causal" in args]
     assert {args.get("window_size_left") for args in of_attention} == {4095}
-    path.write_text(json.dumps({**config, "model_type": "zamba2"}))
-    with pytest.raises(InputError, match=r"'zamba2': what it lacks is blocks that share one attention.*; any .*--fake"):
+    path.write_text(json.dumps({**config, "model_type": "zamba"}))
+    with pytest.raises(InputError, match=r"'zamba': what it lacks is blocks that share one attention.*; any .*--fake"):
         from_file(path)
     path.write_text(json.dumps({**config, "model_type": "olmo4"}))
     with pytest.raises(InputError, match=r"no family reads model_type 'olmo4' \(the nearest: .*olmo3"):

@@ -45,6 +45,16 @@ PUBLISHED = {
         {"hidden_size": 6144, "intermediate_size": 21504, "num_hidden_layers": 64, "num_attention_heads": 48,
          "num_key_value_heads": 8, "vocab_size": 128256},
     ),
+    "longcat_flash": (
+        560e9,
+        {"hidden_size": 6144, "ffn_hidden_size": 12288, "num_layers": 28, "num_hidden_layers": 56,
+         "num_attention_heads": 64, "vocab_size": 131072},
+    ),
+    "modernbert": (
+        149e6,
+        {"hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22, "num_attention_heads": 12,
+         "vocab_size": 50368},
+    ),
     "youtu": (
         1.96e9,
         {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32, "num_attention_heads": 16,
@@ -99,6 +109,15 @@ def test_blocks_of_glm_share_a_choice(more, shared, tmp_path):
         ("glm_moe_dsa", {**INDEXED, "index_topk_pattern": "SFFF"}, "the first block has no choice to share"),
         ("deepseek_v32", {**INDEXED, "index_head_dim": 4}, "qk_rope_head_dim 8 is more than the 4 of index_head_dim"),
         ("apertus", {**SMALL, "hidden_act": "silu"}, 'hidden_act "silu" is not supported, only "xielu"'),
+        (
+            "gemma4_text",
+            {**SMALL, "num_kv_shared_layers": 3, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+            "num_kv_shared_layers 3 leaves no block that makes keys for 3",
+        ),
+        ("gemma4_text", {**SMALL, "enable_moe_block": True}, "enable_moe_block also needs num_experts"),
+        ("gemma3n_text", {**SMALL, "altup_active_idx": 4}, "altup_active_idx 4 is not one of 4 streams"),
+        ("zamba2", {**SMALL, "layers_block_type": ["hybrid"]}, "must be a list of the 4 blocks"),
+        ("cohere2_moe", {**SMALL, "expert_selection_fn": "best"}, "expert_selection_fn is softmax or sigmoid"),
         ("lfm2_moe", {**SMALL, "num_experts_per_tok": 64}, "a token takes 64 of 32 experts"),
     ],
 )
@@ -116,3 +135,15 @@ def test_scores_of_an_indexer_grow_with_the_square_of_the_sequence(tmp_path):
         operators = from_file(file, sequence_length=length).operators
         flop.append(sum(float(f) for name, f in zip(operators.name, operators.flop, strict=True) if "mqa" in name))
     assert flop[1] / flop[0] == pytest.approx(4, rel=0.02)
+
+
+def test_every_token_sees_a_window_to_either_side(tmp_path):
+    """Of n tokens, w before and w after: n (2 w + 1) pairs less w (w + 1) that the ends lack."""
+    from triosim.sources.modelling import from_file
+
+    length, window = 64, 8
+    file = of_hub(tmp_path, "modernbert", **SMALL, local_attention=2 * window)
+    operators = from_file(file, sequence_length=length, training=False).operators
+    flop = [float(f) for name, f in zip(operators.name, operators.flop, strict=True) if "attention" in name]
+    pairs = length * (2 * window + 1) - window * (window + 1)
+    assert flop == pytest.approx([64 * 4 * n for n in (length**2, pairs, pairs, length**2)])

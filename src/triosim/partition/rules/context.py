@@ -34,6 +34,7 @@ from triosim.core.errors import PlanError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered
 from triosim.operators import SPREAD
+from triosim.partition.context_copies import with_context_copies
 from triosim.partition.experts import routed
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
@@ -62,6 +63,8 @@ class Context(Rule):
         cp: ranks that share the sequences of a replica.
         cp_style: how attention gets what other ranks have.
         cp_ulysses: of ``usp``, ranks that exchange heads; 0 for those on one server.
+        cp_merges: how results of blocks are merged, which a stack says
+            (:data:`triosim.operators.context_copies.MERGES`).
     """
 
     axis: ClassVar[str] = "cp"
@@ -70,6 +73,7 @@ class Context(Rule):
     cp: int = 2
     cp_style: Literal["gather", "ulysses", "ring", "usp"] = "gather"
     cp_ulysses: Annotated[int, AtLeast(0)] = 0
+    cp_merges: Literal["composed", "compiled", "fused"] = "composed"
 
     def arranged(self, mesh: M) -> M:
         """With the axis ``cp`` within the data axis, ``dp_cp`` for both, and of ``usp`` ``cp_ring`` and ``cp_ulysses``.
@@ -163,13 +167,16 @@ class Context(Rule):
         if ring == 1:
             return exchanged(step, size, mesh.row("cp"))
         if ring == size:
-            return passed_round(step, size, mesh.row("cp"))
-        return exchanged_and_passed_round(step, mesh)
+            return passed_round(step, size, mesh.row("cp"), self.cp_merges != "fused")
+        return exchanged_and_passed_round(step, mesh, self.cp_merges != "fused")
 
     def suited(self, trace: Trace, mesh: Mesh) -> Trace:
-        """With attention in blocks where those go round."""
-        ring = self._ring(mesh)
-        return in_blocks(trace, ring) if ring > 1 else trace
+        """With attention in blocks where those go round, and with what is copied around it."""
+        ring, size = self._ring(mesh), mesh.size("cp")
+        trace = in_blocks(trace, ring) if ring > 1 else trace
+        if self.cp_style == "gather" or size == 1:
+            return trace
+        return with_context_copies(trace, ring, ring < size, self.cp_merges)
 
     def _ring(self, mesh: Mesh) -> int:
         """Ranks through which keys and values go round."""

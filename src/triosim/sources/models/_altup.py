@@ -1,7 +1,7 @@
 """Alternating updates: several residual streams of which each block works on one (Baykal et al., arXiv:2301.13310).
 
-A block predicts all streams from what they are, by coefficients that the one it works on makes, and corrects all by what
-it found of that one.  As Gemma 3n has it; ``x[1:] += y`` of its code is stated for all streams, which is as one kernel.
+A block predicts all streams from what they are, by coefficients that the one it works on makes, and corrects all by
+what it found of that one.  As Gemma 3n has it; its ``x[1:] += y`` is stated for all streams, which is one kernel too.
 """
 
 from __future__ import annotations

@@ -91,12 +91,11 @@ class PerLayerInputs(GemmaLike, MostlyWindowed):
     norm_kind: ClassVar[str]
 
     def problem(self) -> str:
-        first = self.num_hidden_layers - self.num_kv_shared_layers
-        if first < self.num_hidden_layers:
-            before = {self.window(layer) for layer in range(max(first, 0))}
-            lacking = [layer for layer in range(max(first, 0), self.num_hidden_layers) if self.window(layer) not in before]
-            if lacking:
-                return f"num_kv_shared_layers {self.num_kv_shared_layers}: no block before makes keys for block {lacking[0]}"
+        first = max(self.num_hidden_layers - self.num_kv_shared_layers, 0)
+        before = {self.window(layer) for layer in range(first)}
+        lacking = [layer for layer in range(first, self.num_hidden_layers) if self.window(layer) not in before]
+        if lacking:
+            return f"num_kv_shared_layers {self.num_kv_shared_layers} leaves no block that makes keys for {lacking[0]}"
         return super().problem()
 
     def own_form(self) -> str:

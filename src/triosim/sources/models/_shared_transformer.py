@@ -45,7 +45,9 @@ class SharedTransformer:
         w.linear(f"{at}.self_attn.o_proj", self.heads * self.size, self.width, bias=False)
         for name in "qkv" if self.attention_rank else "":
             for turn in turns:
-                _adapter_weights(w, f"{at}.self_attn.linear_{name}_adapter_list.{turn}", whole, self.attention_rank, whole)
+                _adapter_weights(
+                    w, f"{at}.self_attn.linear_{name}_adapter_list.{turn}", whole, self.attention_rank, whole
+                )
         w.linear(f"{at}.feed_forward.gate_up_proj", self.width, 2 * self.inner, bias=self.bias)
         w.linear(f"{at}.feed_forward.down_proj", self.inner, self.width, bias=self.bias)
         for turn in turns:

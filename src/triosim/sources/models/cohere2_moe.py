@@ -50,7 +50,10 @@ class Cohere2MoE(BiasedAttention, MostlyWindowed):
         return with_dense_first({"rms_norm": table.get("rms_norm_eps") is not None, **table})
 
     def problem(self) -> str:
-        named = {"shared_expert_combination_strategy": ("sum", "average"), "expert_selection_fn": ("softmax", "sigmoid")}
+        named = {
+            "shared_expert_combination_strategy": ("sum", "average"),
+            "expert_selection_fn": ("softmax", "sigmoid"),
+        }
         wrong = [f"{key} is {' or '.join(one)}" for key, one in named.items() if getattr(self, key) not in one]
         return super().problem() or self._router.problem() or "".join(wrong[:1])
 

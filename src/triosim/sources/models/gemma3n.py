@@ -53,7 +53,7 @@ class Gemma3n(PerLayerInputs):
     def reworded(cls, table: dict[str, Any]) -> dict[str, Any]:
         """Which blocks have a threshold, not how much it leaves out; one width of all feed-forward parts."""
         inner, sparse = table.get("intermediate_size"), table.get("activation_sparsity_pattern")
-        own = {
+        own: dict[str, Any] = {
             "capped": table.get("final_logit_softcapping", 30.0) is not None,
             "clipped": table.get("altup_coef_clip", 120.0) is not None,
         }

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
-from triosim.sources.models._decoder import Layout, SizeNames
+from triosim.sources.models._decoder import Layout
 from triosim.sources.models._deepseek import LatentLlama
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._family import Count
@@ -32,7 +32,6 @@ NORMS = ("input_layernorm", "post_attention_layernorm")
 class LongCatFlash(LatentLlama):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
-    num_hidden_layers: int = 28
     q_lora_rank: int = 1536
     n_routed_experts: int = 512
     zero_expert_num: Count = 256
@@ -40,7 +39,6 @@ class LongCatFlash(LatentLlama):
     expert_ffn_hidden_size: int = 2048
 
     layout: ClassVar = Layout("LongcatFlash")
-    sizes: ClassVar = SizeNames(depth="num_layers")
     model_types: ClassVar = ("longcat_flash",)
     other_names: ClassVar = {
         "ffn_hidden_size": "intermediate_size", "num_layers": "num_hidden_layers", "num_experts_per_tok": "moe_topk",
@@ -56,10 +54,6 @@ class LongCatFlash(LatentLlama):
         """Without ``num_hidden_layers``, which counts attentions where ``num_layers`` counts blocks."""
         without = ("num_hidden_layers",) if "num_layers" in table else ()
         return {key: value for key, value in table.items() if key not in without}
-
-    @property
-    def depth(self) -> int:
-        return self.num_hidden_layers
 
     def problem(self) -> str:
         return super().problem() or self._experts.router.problem()

@@ -1,4 +1,4 @@
-"""ModernBERT: an encoder with rotary positions, gated GELU and norms before each part (Warner et al., arXiv:2412.13663).
+"""ModernBERT: an encoder with rotary positions, gated GELU and norms before parts (Warner et al., arXiv:2412.13663).
 
 Two blocks of three see a window to either side.  Its authors train on sequences packed one behind the other, without
 padding, as every position here is one that counts.  Names are those of Hugging Face's ``ModernBertForMaskedLM``.

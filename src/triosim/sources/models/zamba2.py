@@ -71,7 +71,9 @@ class Zamba2(Decoder):
         if len(self.layers_block_type) != self.num_hidden_layers:
             return f"layers_block_type must be a list of the {self.num_hidden_layers} blocks, one for each"
         if self.mamba_expand * self.hidden_size % self.n_mamba_heads:
-            return f"{self.n_mamba_heads} heads do not divide {self.mamba_expand * self.hidden_size} channels of Mamba-2"
+            return (
+                f"{self.n_mamba_heads} heads do not divide {self.mamba_expand * self.hidden_size} channels of Mamba-2"
+            )
         return divides(self, "num_attention_heads", "hidden_size") or self.attention(0).problem()
 
     def own_form(self) -> str:
