@@ -479,8 +479,8 @@ nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, nb::handle 
                std::ranges::all_of(values, [&](std::int32_t v) { return v >= 0 && v < made; });
     };
     if (c.gap.size() != c.ticks.size() || c.issue.size() != c.ticks.size() || c.skips.size() != c.ticks.size() ||
-        called.size() != c.call.size() || until.size() != c.call.size() || !lists(c.after_first, c.after) || !lists(c.before_first, c.before) ||
-        !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
+        called.size() != c.call.size() || until.size() != c.call.size() || !lists(c.after_first, c.after) ||
+        !lists(c.before_first, c.before) || !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
         !std::ranges::all_of(which, [&](std::int32_t row) { return row >= 0 && row < count; }))
         throw Refused("columns of a step make no sense together");
     const auto latest = until.empty() ? 0.0 : static_cast<double>(std::ranges::max(until));

@@ -619,8 +619,8 @@ private:
             if (!t.used) continue;
             state.insert(state.end(), {static_cast<std::int64_t>(id), static_cast<std::int64_t>(t.worker),
                                        static_cast<std::int64_t>(t.to), t.row, t.turn - turn(t.worker), t.begun - now_,
-                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), bits(t.share), t.way,
-                                       static_cast<std::int64_t>(t.first), t.parts, t.entered});
+                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), bits(t.share),
+                                       t.way, static_cast<std::int64_t>(t.first), t.parts, t.entered});
         }
         state.push_back(NEVER);
         for (std::size_t r = 0; r < on_.size(); ++r) {

@@ -63,7 +63,8 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     };
     const std::size_t rows = p.kind.size(), workers = t.first.empty() ? 0 : t.first.size() - 1;
     if (!rising(p.first, rows) || p.stream.size() != rows || p.ticks.size() != rows || p.stretch.size() != rows ||
-        p.label.size() != rows || p.held.size() != rows || p.beside.size() != rows || p.gap.size() != rows || p.exposed.size() != rows ||
+        p.label.size() != rows || p.held.size() != rows || p.beside.size() != rows ||
+        p.gap.size() != rows || p.exposed.size() != rows ||
         p.held_exposed.size() + 1 != p.first.size() || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
         return "columns of pieces must be of one length";
     if (streams == 0 || streams > 64) return "there are 1 to 64 streams";
@@ -94,7 +95,8 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
             if (p.kind[row] < MeetingKind::WORK || p.kind[row] > MeetingKind::RECEIVES || p.ticks[row] < 0 || p.held[row] < 0 ||
                 (receives ? p.stream[row] != -1
                           : p.stream[row] < 0 || static_cast<std::size_t>(p.stream[row]) >= streams) ||
-                !(p.stretch[row] >= 1) || !(p.beside[row] >= 1) || p.gap[row] < 0 || p.exposed[row] < 0 || p.gap[row] > p.ticks[row] ||
+                !(p.stretch[row] >= 1) || !(p.beside[row] >= 1) || p.gap[row] < 0 || p.exposed[row] < 0 ||
+                p.gap[row] > p.ticks[row] ||
                 p.exposed[row] > p.ticks[row] || p.label[row] < -1 ||
                 (p.label[row] >= 0 && static_cast<std::size_t>(p.label[row]) >= labels))
                 return "a row of a piece has no such kind, stream, time or label";

@@ -37,7 +37,8 @@ def fragment(
     delays, gaps, moves = (np.array(column or len(rows) * [0], np.int64) for column in (host_delay, gap, exposed))
     return ContendedFragment(
         np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64), np.array(slowdown, np.float64),
-        np.ones(len(rows)), np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32), delays, gaps, moves, waiting_exposed,
+        np.ones(len(rows)), np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32), delays,
+        gaps, moves, waiting_exposed,
     )  # fmt: skip
 
 

@@ -69,8 +69,8 @@ class ContendedFragment:
         stream: in-order stream of the worker, 0 for compute; -1 for receives, int8.
         ticks: how long each row takes alone, int64.
         slowdown: how many times longer compute takes beside a collective, at least 1, float64.
-        collective_slowdown: how many times longer collectives take beside compute that moves something itself, 1 for one
-            that does not, float64.
+        collective_slowdown: how many times longer collectives take beside compute that moves something itself, 1 for
+            one that does not, float64.
         label: under which the ticks of a row are added up, -1 for none, int32.
         before: rows of the fragment that must have ended first, all of them earlier, int32.
         host_delay: ticks after the release of the action before which compute does not end, and collectives and sends
@@ -217,8 +217,8 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
             joined([p.stream for p in fragments], np.int8), joined([p.ticks for p in fragments], np.int64),
             joined([p.slowdown for p in fragments], np.float64), joined([p.label for p in fragments], np.int32),
             before.offsets, before.values.astype(np.int32), joined([p.host_delay for p in fragments], np.int64),
-            joined([p.collective_slowdown for p in fragments], np.float64), joined([p.gap for p in fragments], np.int64),
-            joined([p.exposed for p in fragments], np.int64),
+            joined([p.collective_slowdown for p in fragments], np.float64),
+            joined([p.gap for p in fragments], np.int64), joined([p.exposed for p in fragments], np.int64),
             np.array([p.waiting_exposed for p in fragments], np.float64),
         ),
         (

@@ -114,8 +114,8 @@ class BlockPass:
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
         return ContendedFragment(
             all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks.copy(), all_of.slowdown.copy(),
-            all_of.collective_slowdown.copy(), all_of.label.astype(np.int32), before, all_of.host_delay, all_of.gap.copy(), all_of.exposed.copy(),
-            self.waiting_exposed,
+            all_of.collective_slowdown.copy(), all_of.label.astype(np.int32), before, all_of.host_delay,
+            all_of.gap.copy(), all_of.exposed.copy(), self.waiting_exposed,
         )  # fmt: skip
 
     @cached_property
@@ -187,8 +187,8 @@ class SummedPass:
             took[row] += ticks(number, port)
             named[row] = label(number)
         fragment = ContendedFragment(
-            rows.kind, rows.stream, took, slowdown, rows.collective_slowdown, named, rows.before, host_delay, gap, exposed,
-            rows.waiting_exposed,
+            rows.kind, rows.stream, took, slowdown, rows.collective_slowdown, named, rows.before, host_delay, gap,
+            exposed, rows.waiting_exposed,
         )  # fmt: skip
         return BoundPass(fragment, self.ports, self._calls, host)
 
@@ -247,7 +247,8 @@ class PassOfBlocks:
 
     def __init__(self, few: Sequence[BlockPass]) -> None:
         self.few = few
-        self.runs = tuple(RowsOfBlocks([one.runs[run] for one in few]) for run in (0, 1))
+        adds = [len(few[1].runs[run]) - len(few[0].runs[run]) for run in (0, 1)]
+        self.runs = tuple(RowsOfBlocks([one.runs[run] for one in few], adds) for run in (0, 1))
 
     def of(self, blocks: int) -> BlockPass:
         """That of so many blocks.

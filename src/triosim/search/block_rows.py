@@ -209,12 +209,14 @@ class RowsOfBlocks:
 
     Args:
         few: rows with :data:`SHORTEST` blocks and one and two more.
+        adds: how many rows a block adds to each run that rows wait for, where what they wait for moves on by as many
+            with each block or stays.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
 
-    def __init__(self, few: Sequence[BlockRows]) -> None:
+    def __init__(self, few: Sequence[BlockRows], adds: Sequence[int] = ()) -> None:
         least, old, new = few
         self.new, self.period = new, len(old) - len(least)
         self.grows = not self.period and len(new) == len(old)
@@ -237,6 +239,22 @@ class RowsOfBlocks:
         self._step = _Moving.between(new, first, new, first - period, period)
         self._middle = _Moving.between(new, first - period, old, first - period, period)
         self._tail = _Moving.between(new, first + period, old, first, len(old) - first)
+        if adds:
+            self._step = replace(self._step, before=self._moved(adds))
+
+    def _moved(self, adds: Sequence[int]) -> NDArray[np.int64]:
+        """What a block more adds to the rows that its rows wait for.
+
+        Rows may wait for those of the block before theirs, and the first block may have more or fewer of them, so that
+        only the next ones move on alike.
+        """
+        new, first, period, step = self.new, self.first, self.period, self._step.before
+        later = _Moving.between(new, first + period, new, first, period).before
+        block = np.array(adds)[new.run[new.ends[first] : new.ends[first + period]]]
+        moved = np.where((step == 0) | (step == block), step, later)
+        if ((moved != 0) & (moved != block)).any():
+            raise NoBlocks("rows that wait for others in each block")
+        return moved
 
     def rows(self, blocks: int) -> BlockRows:
         """Those of so many blocks."""

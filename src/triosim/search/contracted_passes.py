@@ -153,8 +153,8 @@ class ContractedPass:
         return ContendedFragment(
             np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
             np.array(self.slowdown, np.float64), np.array(self.collective_slowdown, np.float64),
-            np.array(self.label, np.int32), Ragged.of(self.before, np.int32), np.array(self.host_delay, np.int64), np.array(self.gap, np.int64), np.array(self.exposed, np.int64),
-            self.waiting_exposed,
+            np.array(self.label, np.int32), Ragged.of(self.before, np.int32), np.array(self.host_delay, np.int64),
+            np.array(self.gap, np.int64), np.array(self.exposed, np.int64), self.waiting_exposed,
         )  # fmt: skip
 
 
@@ -423,18 +423,20 @@ class _PassContraction:
             op, stream, _, _, _, seconds, size, what, axis, *_ = self.builder.row(number)
             before = [self.written[row] for row in self.builder.before(number)]
             if op == Op.COMPUTE:
-                gap = chain.gap if seconds > 0 else 0
-                ticks, slower = int(picoseconds(seconds, "a copy")), (chain.slowdown, 1.0)
+                ticks, gap = int(picoseconds(seconds, "a copy")), chain.gap if seconds > 0 else 0
+                slowdown, collective_slowdown = chain.slowdown, 1.0
                 self.made.host += chain.launch
                 beside = [span for span in self.under_way.values() if span.end > self.since + ticks]
                 if beside:
                     moves = any(span.moving <= self.since + ticks // 2 < span.end for span in beside)
-                    ticks, slower = round(ticks * chain.slowdown), 2 * (chain.tensor if moves else 1.0,)
+                    ticks = round(ticks * chain.slowdown)
+                    slowdown = collective_slowdown = chain.tensor if moves else 1.0
                 ticks += gap
                 self.since += ticks
                 row = self.made.add(
-                    RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, slower[0], gap=gap, collective_slowdown=slower[1]
-                )
+                    RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, slowdown, gap=gap,
+                    collective_slowdown=collective_slowdown,
+                )  # fmt: skip
             else:
                 on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
                 row = self.of.collective(self.made, (what, size, axis), on, before)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,8 @@ class UnusedTicks:
 
     def __init__(self, works: Spans, calls: Spans) -> None:
         self._ends = ends = np.sort(np.concatenate([np.zeros(1, np.int64), *works, *calls]))
-        computes, moves = (_inside((ends[1:] + ends[:-1]) / 2, *spans) for spans in (works, calls))
+        middle = (ends[1:] + ends[:-1]) / 2
+        computes, moves = (_inside(middle, *spans) for spans in (works, calls))
         ticks = np.diff(ends)
         self._gap, self._exposed = (
             np.append(0, np.cumsum(np.where(kind, ticks, 0))) for kind in (~computes & ~moves, ~computes & moves)
@@ -216,7 +217,7 @@ class OperatorChainRun:
         return found
 
 
-def _inside(at: NDArray[np.float64], start: Int64, end: Int64) -> NDArray[np.bool_]:
+def _inside(at: NDArray[np.floating[Any]], start: Int64, end: Int64) -> NDArray[np.bool_]:
     """Which moments lie within disjoint ascending spans."""
     if not len(start):
         return np.zeros(len(at), bool)
@@ -319,7 +320,8 @@ class OperatorChain:
         idle = np.flatnonzero((begin > was_free) & ~skips)
         host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
         return OperatorChainRun(
-            free, (was_free[idle], begin[idle]), unused, calls, call_begin, call_end, moving, leading, host, issued, host_delay, self.slowdown, self.tensor, waiting_exposed,
+            free, (was_free[idle], begin[idle]), unused, calls, call_begin, call_end, moving, leading, host, issued,
+            host_delay, self.slowdown, self.tensor, waiting_exposed,
         )  # fmt: skip
 
     def follow(self, calls: dict[int, CallSpan], more: Sequence[int]) -> dict[int, CallSpan]:
