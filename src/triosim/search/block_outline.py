@@ -308,15 +308,7 @@ class BlockJob:
         ticks, issue, gap = ticks[share > 0], chain.issue[rows][share > 0], chain.gaps[rows][share > 0]
         host_delay = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
         made.host += int(issue.sum())
-        made.add(
-            RowKind.COMPUTE,
-            COMPUTE_STREAM,
-            int(ticks.sum()),
-            waits,
-            slowdown=chain.slowdown,
-            host_delay=max(host_delay, 0),
-            gap=int(gap.sum()),
-        )
+        made.work(chain.beside(int((ticks - gap).sum()), int(gap.sum()), ()), waits, max(host_delay, 0))
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
             groups = [group for part in parts for group in self.known[part].groups]
             self.transfer_times.precompute(

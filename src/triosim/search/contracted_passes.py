@@ -245,15 +245,8 @@ class StageContraction:
         left = np.cumsum(ticks[::-1])[::-1]  # from each of them on
         host_delay = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
         made.host += int(chain.issue[facts.optimizer].sum())
-        made.add(
-            RowKind.COMPUTE,
-            COMPUTE_STREAM,
-            int(ticks.sum()),
-            waits,
-            slowdown=chain.slowdown,
-            host_delay=max(host_delay, 0),
-            gap=int(chain.gaps[rows].sum()),
-        )
+        gap = int(chain.gaps[rows].sum())
+        made.work(chain.beside(int(ticks.sum()) - gap, gap, ()), waits, max(host_delay, 0))
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
             for group in reversed(facts.groups()):
@@ -424,19 +417,10 @@ class _PassContraction:
             before = [self.written[row] for row in self.builder.before(number)]
             if op == Op.COMPUTE:
                 ticks, gap = int(picoseconds(seconds, "a copy")), chain.gap if seconds > 0 else 0
-                slowdown, collective_slowdown = chain.slowdown, 1.0
                 self.made.host += chain.launch
-                beside = [span for span in self.under_way.values() if span.end > self.since + ticks]
-                if beside:
-                    moves = any(span.moving <= self.since + ticks // 2 < span.end for span in beside)
-                    ticks = round(ticks * chain.slowdown)
-                    slowdown = collective_slowdown = chain.tensor if moves else 1.0
-                ticks += gap
-                self.since += ticks
-                row = self.made.add(
-                    RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, slowdown, gap=gap,
-                    collective_slowdown=collective_slowdown,
-                )  # fmt: skip
+                segments = chain.beside(ticks, gap, [span.after(self.since) for span in self.under_way.values()])
+                self.since += sum(segment.ticks for segment in segments)
+                row = self.made.work(segments, before)
             else:
                 on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
                 row = self.of.collective(self.made, (what, size, axis), on, before)

@@ -7,6 +7,7 @@ parameters gathered, so it is played once, operator by operator, and cut where o
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -190,7 +191,11 @@ class OperatorChainRun:
         gap, exposed = (np.diff(of).tolist() for of in self.unused.until(np.array(times)))
         own = slice(first, last + 1)
         found = zip(times[:-1], times[1:], slowdowns[own], gap, exposed, collective[own], strict=False)
-        return [ChainSegment(until - at, *more) for at, until, *more in found if until > at]
+        return [
+            ChainSegment(until - at, slows if tensor > 1 else _slowdown(until - at, slows, idle), idle, moves, tensor)
+            for at, until, slows, idle, moves, tensor in found
+            if until > at
+        ]
 
     @cached_property
     def _stretches(self) -> tuple[list[int], list[float], list[float]]:
@@ -215,6 +220,11 @@ class OperatorChainRun:
         for number in range(len(found) - 2, -1, -1):
             found[number] |= found[number + 1] and self.begin[number + 1] == self.end[number]
         return found
+
+
+def _slowdown(ticks: int, slowdown: float, gap: int) -> float:
+    """How many times longer all of a stretch takes, of which gaps take as long as ever."""
+    return slowdown - (slowdown - 1) * gap / ticks if ticks else 1.0
 
 
 def _inside(at: NDArray[np.floating[Any]], start: Int64, end: Int64) -> NDArray[np.bool_]:
@@ -331,6 +341,28 @@ class OperatorChain:
             until = at + int(self.call_ticks[call])
             found[call] = CallSpan(at, min(at + int(self.lags[call]), until), until)
             at = until
+        return found
+
+    def beside(self, ticks: int, gap: int, calls: Sequence[CallSpan]) -> list[ChainSegment]:
+        """What else is computed from tick 0 on, and the gap after it, cut where collectives begin, move and end.
+
+        Args:
+            ticks: how long it takes beside none.
+            gap: ticks of the gap.
+            calls: collectives, one after another.
+        """
+        found, at, left = list[ChainSegment](), 0, float(ticks)
+        for span in calls:
+            for until, slows, tensor in (
+                (span.begin, 1.0, 0.0), (span.moving, self.slowdown, 1.0), (span.end, self.slowdown, self.tensor)
+            ):  # fmt: skip
+                took = min(until - at, math.floor(left * slows + 0.5))
+                if took > 0:
+                    found.append(ChainSegment(took, tensor or self.slowdown, 0, 0, tensor or 1.0))
+                    at, left = at + took, left - took / slows
+        last = math.floor(max(left, 0.0) + 0.5)
+        if last + gap or not found:
+            found.append(ChainSegment(last + gap, _slowdown(last + gap, self.slowdown, gap), gap, 0))
         return found
 
     def leads(self, rows: Sequence[int]) -> bool:
