@@ -171,7 +171,7 @@ class BlockJob:
 
     def _passes(self) -> ChunkPasses:
         """The passes of its chunks, shared by plans whose exchanges within a group take equally long."""
-        tensor, lags, shared = self.transfer_times.slowed, self.transfer_times.called_lags(), self.shared
+        tensor, lags, shared = self.transfer_times.shared, self.transfer_times.called_lags(), self.shared
         key = (tuple(sorted(self.transfer_times.called.items())), tensor, tuple(sorted(lags.items())))
         if key not in shared.passes:
             seconds = [shared.of(count).seconds for count in SUMMED]

@@ -33,7 +33,7 @@ from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, 
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import OperatorChain
-from triosim.search.transfer_times import SEND
+from triosim.search.transfer_times import SEND, SharedLinks
 from triosim.trace.tables import Phase
 
 
@@ -351,7 +351,7 @@ class ChunkPasses:
 
     def __init__(
         self, stages: ChunkStages, seconds: Sequence[NDArray[np.float64]], launching: HostCosts, slowdown: float,
-        called: dict[Call, int], tensor: float, lags: dict[Call, int],
+        called: dict[Call, int], tensor: SharedLinks, lags: dict[Call, int],
     ) -> None:  # fmt: skip
         self.stages, self.step, self.seconds, self.launching = stages, stages.step, seconds, launching
         self.slowdown, self.called, self.tensor, self.lags = slowdown, called, tensor, lags

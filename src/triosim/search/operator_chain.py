@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from triosim.core.units import picoseconds
 from triosim.engine.operator_chain import run_operator_chain
 from triosim.schedule._stage import JobFacts
 from triosim.search.isolated_transfers import Call
+from triosim.search.transfer_times import SharedLinks
 
 Int64 = NDArray[np.int64]
 Spans = tuple[Int64, Int64]
@@ -130,8 +130,8 @@ class OperatorChainRun:
     issued: Int64
     host_delay: Int64
     slowdown: float
-    tensor: float = field(default=1.0)
-    waiting_exposed: float = field(default=0.0)
+    tensor: SharedLinks
+    waiting_exposed: float
 
     @property
     def exposed(self) -> int:
@@ -182,7 +182,7 @@ class OperatorChainRun:
     @property
     def slows(self) -> bool:
         """Whether anything takes longer beside collectives of another axis."""
-        return self.slowdown > 1 or self.tensor > 1
+        return self.slowdown > 1 or self.tensor.met > 1
 
     def _between(self, begin: int, end: int) -> list[ChainSegment]:
         cuts, slowdowns, collective = self._stretches
@@ -201,7 +201,7 @@ class OperatorChainRun:
     def _stretches(self) -> tuple[list[int], list[float], list[float]]:
         """Where what is done beside another collective changes; how many times longer it, and that one, take before
         each of these and after the last."""
-        shared = self.tensor > 1
+        shared = self.tensor.met > 1
         cuts = distinct(np.concatenate([self.begin, self.end, *self.idle, self.moving if shared else self.begin]))
         middle = np.concatenate([[-1.0], (cuts[1:] + cuts[:-1]) / 2, cuts[-1:] + 1.0])
         called, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
@@ -210,8 +210,8 @@ class OperatorChainRun:
             return cuts.tolist(), slowdown.tolist(), [1.0] * len(slowdown)
         moves, waited = _inside(middle, self.moving, self.end), self._waited
         bound = idle | _inside(middle, self.begin[waited], self.end[waited])
-        slowdown[moves & bound] = self.tensor
-        return cuts.tolist(), slowdown.tolist(), np.where(moves, self.tensor, 1.0).tolist()
+        slowdown[moves & bound] = self.tensor.met
+        return cuts.tolist(), slowdown.tolist(), np.where(moves, self.tensor.filled, 1.0).tolist()
 
     @property
     def _waited(self) -> NDArray[np.bool_]:
@@ -257,7 +257,7 @@ class OperatorChain:
     """
 
     def __init__(
-        self, job: JobFacts, launching: HostCosts, slowdown: float, ticks: dict[Call, int], tensor: float,
+        self, job: JobFacts, launching: HostCosts, slowdown: float, ticks: dict[Call, int], tensor: SharedLinks,
         lags: dict[Call, int], seconds: NDArray[np.float64] | None = None,
     ) -> None:  # fmt: skip
         trace, count = job.step.trace, len(job.phase)
@@ -353,12 +353,13 @@ class OperatorChain:
         """
         found, at, left = list[ChainSegment](), 0, float(ticks)
         for span in calls:
-            for until, slows, tensor in (
-                (span.begin, 1.0, 0.0), (span.moving, self.slowdown, 1.0), (span.end, self.slowdown, self.tensor)
+            for until, slows, met, filled in (
+                (span.begin, 1.0, self.slowdown, 1.0), (span.moving, self.slowdown, 1.0, 1.0),
+                (span.end, self.slowdown, self.tensor.met, self.tensor.filled),
             ):  # fmt: skip
                 took = min(until - at, math.floor(left * slows + 0.5))
                 if took > 0:
-                    found.append(ChainSegment(took, tensor or self.slowdown, 0, 0, tensor or 1.0))
+                    found.append(ChainSegment(took, met, 0, 0, filled))
                     at, left = at + took, left - took / slows
         last = math.floor(max(left, 0.0) + 0.5)
         if last + gap or not found:

@@ -222,7 +222,7 @@ class _OutlineBuilder:
         )
         slowdown = interference(made.system.models[made.models[0]], fidelity.slowdown).slowdown
         self.chain = OperatorChain(
-            self.job, made.launching, slowdown, self.transfer_times.called, self.transfer_times.slowed,
+            self.job, made.launching, slowdown, self.transfer_times.called, self.transfer_times.shared,
             self.transfer_times.called_lags(),
         )  # fmt: skip
         self.kinds = StageClasses(self.job, replace(made.launching, delay_s=0.0))
@@ -360,7 +360,7 @@ def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
         )
     )  # fmt: skip
     again = made.step.replication.regathers and made.schedule.chunks_per_stage > 1 and mesh.stages > 1
-    if again and transfer_times.slowed_on_average > SHARED_AGAIN:
+    if again and transfer_times.shared.average > SHARED_AGAIN:
         raise NotEvaluated("collectives of tensors on links on which parameters are gathered again in each pass")
     if (exposed > MOSTLY_COMPUTES * (run.work + exposed)).any():
         raise NotEvaluated("passes that wait for their collectives most of the time")
