@@ -434,7 +434,9 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
         columns.flat<std::int8_t>(pieces[2], "stream"), columns.flat<std::int64_t>(pieces[3], "ticks"),
         columns.flat<double>(pieces[4], "stretch"),     columns.flat<std::int32_t>(pieces[5], "label"),
         columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before"),
-        columns.flat<std::int64_t>(pieces[8], "held")};
+        columns.flat<std::int64_t>(pieces[8], "held"),    columns.flat<double>(pieces[9], "beside"),
+        columns.flat<std::int64_t>(pieces[10], "gap"),    columns.flat<std::int64_t>(pieces[11], "exposed"),
+        columns.flat<double>(pieces[12], "held_exposed")};
     const MeetingTurns when{
         columns.flat<std::int64_t>(played[0], "first"),      columns.flat<std::int32_t>(played[1], "cast"),
         columns.flat<std::int32_t>(played[2], "number"),     columns.flat<std::int64_t>(played[3], "release"),
@@ -458,7 +460,7 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
                           player.left_out);
 }
 
-nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted) {
+nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, nb::handle under_way, bool hosted) {
     Columns columns;
     const Chain c{columns.flat<std::int64_t>(step[0], "ticks"), columns.flat<std::int64_t>(step[1], "gap"),
                   columns.flat<std::int64_t>(step[2], "issue"), columns.flat<std::int8_t>(step[3], "skips"),
@@ -469,6 +471,7 @@ nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted
                   nb::cast<double>(step[12])};
     const auto which = columns.flat<std::int32_t>(rows, "rows");
     const auto called = columns.flat<std::int8_t>(calls, "calls");
+    const auto until = columns.flat<std::int64_t>(under_way, "under_way");
     const auto count = static_cast<std::int64_t>(c.ticks.size()), made = static_cast<std::int64_t>(c.call.size());
     const auto lists = [&](std::span<const std::int64_t> first, std::span<const std::int32_t> values) {
         return first.size() == c.ticks.size() + 1 && first.front() == 0 && std::ranges::is_sorted(first) &&
@@ -476,12 +479,13 @@ nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted
                std::ranges::all_of(values, [&](std::int32_t v) { return v >= 0 && v < made; });
     };
     if (c.gap.size() != c.ticks.size() || c.issue.size() != c.ticks.size() || c.skips.size() != c.ticks.size() ||
-        called.size() != c.call.size() || !lists(c.after_first, c.after) || !lists(c.before_first, c.before) ||
-        !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
+        called.size() != c.call.size() || until.size() != c.call.size() || !lists(c.after_first, c.after) ||
+        !lists(c.before_first, c.before) || !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
         !std::ranges::all_of(which, [&](std::int32_t row) { return row >= 0 && row < count; }))
         throw Refused("columns of a step make no sense together");
-    if (!(lasts(c, which) <= MOST_TICKS)) throw Refused(TOO_LONG);
-    Chained out = chain(c, which, called, hosted);
+    const auto latest = until.empty() ? 0.0 : static_cast<double>(std::ranges::max(until));
+    if (!(lasts(c, which) + std::max(latest, 0.0) <= MOST_TICKS)) throw Refused(TOO_LONG);
+    Chained out = chain(c, which, called, until, hosted);
     return nb::make_tuple(array(std::move(out.begin)), array(std::move(out.done)), array(std::move(out.issued)),
                           array(std::move(out.call_begin)), array(std::move(out.call_end)), out.host, out.end);
 }
@@ -531,6 +535,6 @@ NB_MODULE(_native, m) {
     m.def("steady", &steady_turn, "pieces"_a, "streams"_a);
     m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
     m.def("meeting", &meeting, "pieces"_a, "played"_a, "ways"_a, "streams"_a, "messages"_a, "labels"_a);
-    m.def("chained", &chained, "step"_a, "rows"_a.none(), "calls"_a.none(), "hosted"_a);
+    m.def("chained", &chained, "step"_a, "rows"_a.none(), "calls"_a.none(), "under_way"_a.none(), "hosted"_a);
     m.def("refine", &refine, "traffic"_a);
 }

@@ -114,14 +114,17 @@ private:
     };
     struct Worker {
         std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0, due = 0;
+        std::int64_t exposed = 0, gap = 0;  // ticks of the row without compute that have been added up
         double left = 0, rate = 1;
+        double beside = 1;  // how many times longer what it moves takes beside its row
         std::uint32_t version = 0;
-        int moves = 0, talks = 0;
+        int moves = 0, uses = 0, talks = 0;  // uses: of what moves that which uses its resources by now
     };
     struct Transfer {
         std::size_t worker = 0, to = 0;
         std::int64_t row = 0, turn = 0, begun = 0, last = 0, message = NEVER, due = 0;
         double left = 0, rate = 1;
+        double share = 0;  // rate but for what is worked on beside it
         std::uint32_t version = 0;
         std::int32_t way = 0;    // -1 once it has been delivered
         std::size_t first = 0;   // of those that go beside each other: the first, which counts those under way
@@ -212,14 +215,42 @@ private:
 
     // Time in which a worker neither changed what it does nor what it talks is added up.
     void account(std::size_t w) {
+        if (workers_[w].seen < host_[w] && host_[w] < now_) account(w, host_[w]);
+        account(w, now_);
+    }
+
+    void account(std::size_t w, std::int64_t now) {
         Worker& me = workers_[w];
-        const auto span = now_ - me.seen;
-        if (span > 0) {
-            if (me.row != NEVER) work[w] += span;
-            else if (me.talks) talk[w] += span;
-            else hosted[w] += std::clamp<std::int64_t>(host_[w] - me.seen, 0, span);
+        const auto span = now - me.seen;
+        if (span <= 0) return;
+        auto nothing = span;  // without compute and what is moved within it
+        if (me.row != NEVER) {
+            const double ticks = static_cast<double>(p_.ticks[me.row]), of = std::max(ticks, 1.0);
+            double done = static_cast<double>(now - me.begun), more = 0;  // more: waits for what it moves itself
+            if (p_.beside[me.row] > 1) {
+                const double spent = done;
+                done = ticks - (me.left - static_cast<double>(now - me.last) * me.rate);
+                more = spent - done;
+            }
+            const auto exposed =
+                static_cast<std::int64_t>(more + done / of * static_cast<double>(p_.exposed[me.row]));
+            const auto gap = static_cast<std::int64_t>(done / of * static_cast<double>(p_.gap[me.row]));
+            nothing = gap - me.gap;
+            talk[w] += exposed - me.exposed;
+            work[w] += span - (exposed - me.exposed) - nothing;
+            me.exposed = exposed;
+            me.gap = gap;
+        } else if (me.held != NEVER) {
+            const auto which = static_cast<std::size_t>(piece(me.turn));
+            const auto exposed =
+                static_cast<std::int64_t>(p_.held_exposed[which] * static_cast<double>(now - me.last));
+            nothing -= exposed - me.exposed;
+            talk[w] += exposed - me.exposed;
+            me.exposed = exposed;
         }
-        me.seen = now_;
+        if (me.talks) talk[w] += nothing;
+        else if (now <= host_[w]) hosted[w] += nothing;
+        me.seen = now;
     }
 
     // Begins what can begin on some streams of a worker: those that something has become free for.
@@ -242,6 +273,19 @@ private:
                 continue;
             }
             start(w, s, turn, row);
+        }
+        beside(w);
+    }
+
+    // What a worker moves goes as fast as what it works on leaves it.
+    void beside(std::size_t w) {
+        Worker& me = workers_[w];
+        const double now = me.row == NEVER ? 1 : p_.beside[me.row];
+        if (now == me.beside) return;
+        me.beside = now;
+        for (std::size_t id = w * streams_ * width_; id < (w + 1) * streams_ * width_; ++id) {
+            const Transfer& t = transfers_[id];
+            if (t.used && t.way >= 0 && t.share > 0 && p_.kind[t.row] == MOVE) rated(id, t.share);
         }
     }
 
@@ -270,8 +314,9 @@ private:
             me.row = row;
             me.turn = turn;
             me.begun = me.last = now_;
+            me.exposed = me.gap = 0;
             me.left = static_cast<double>(p_.ticks[row]);
-            me.rate = me.moves ? 1 / p_.stretch[row] : 1;
+            me.rate = pace(me);
             expect(w);
             return;
         }
@@ -298,7 +343,7 @@ private:
     void enters(std::size_t id) {
         const Transfer& t = transfers_[id];
         const auto label = p_.label[t.row];
-        const bool shares = w_.first[t.way] < w_.first[t.way + 1];
+        const bool shares = w_.first[t.way] < w_.first[t.way + 1] || p_.kind[t.row] == MOVE;
         const auto lag = label < 0 || !shares ? 0 : std::min(t_.lag[static_cast<std::size_t>(label)], p_.ticks[t.row]);
         if (lag > 0) events_.push({transfers_[id].due = now_ + lag, ENTERS, id, 0});
         else enter(id);
@@ -313,7 +358,7 @@ private:
         t.turn = turn;
         t.begun = t.last = now_;
         t.left = static_cast<double>(p_.ticks[row]);
-        t.rate = 0;
+        t.rate = t.share = 0;
         t.message = NEVER;
         t.used = true;
         t.entered = false;
@@ -331,6 +376,10 @@ private:
     void enter(std::size_t id) {
         const auto way = transfers_[id].way;
         transfers_[id].entered = true;
+        if (p_.kind[transfers_[id].row] == MOVE) {
+            ++workers_[transfers_[id].worker].uses;
+            paced(transfers_[id].worker);
+        }
         for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k) {
             on_[w_.resource[k]].push_back({id, w_.part[k]});
             load_[w_.resource[k]] += w_.part[k];
@@ -345,13 +394,24 @@ private:
     }
 
     void moving(std::size_t w, int change) {
+        workers_[w].moves += change;
+        paced(w);
+    }
+
+    // How fast a worker goes on beside what it moves.
+    double pace(const Worker& me) const {
+        return (p_.beside[me.row] > 1 ? me.uses : me.moves) ? 1 / p_.stretch[me.row] : 1;
+    }
+
+    void paced(std::size_t w) {
         Worker& me = workers_[w];
-        const bool before = me.moves > 0;
-        me.moves += change;
-        if (before == (me.moves > 0) || me.row == NEVER || p_.stretch[me.row] == 1) return;
+        if (me.row == NEVER) return;
+        const double now = pace(me);
+        if (now == me.rate) return;
+        account(w);
         me.left -= static_cast<double>(now_ - me.last) * me.rate;
         me.last = now_;
-        me.rate = me.moves ? 1 / p_.stretch[me.row] : 1;
+        me.rate = now;
         expect(w);
     }
 
@@ -417,8 +477,10 @@ private:
             }
     }
 
-    void rated(std::size_t id, double now) {
+    void rated(std::size_t id, double share) {
         Transfer& t = transfers_[id];
+        t.share = share;
+        const double now = p_.kind[t.row] == MOVE ? share / workers_[t.worker].beside : share;
         if (now == t.rate) return;
         t.left -= static_cast<double>(now_ - t.last) * t.rate;
         t.last = now_;
@@ -446,8 +508,11 @@ private:
         me.row = me.held = NEVER;
         if (const auto until = t_.release[me.turn] + p_.held[row]; until > now_) {  // its host is not that far
             me.held = row;
+            me.last = now_;
+            me.exposed = 0;
             ++waited_;
             events_.push({me.due = until, HELD, w, ++me.version});
+            beside(w);
             return;
         }
         begin(w, finished(w, me.turn, row, me.begun));
@@ -464,6 +529,10 @@ private:
             for (const auto& use : own) load_[w_.resource[k]] += use.part;
         }
         share(t.way);
+        if (p_.kind[t.row] == MOVE) {
+            --workers_[t.worker].uses;
+            paced(t.worker);
+        }
         if (id != t.first) transfers_[id].used = false;
         if (--transfers_[t.first].parts > 0) return;  // others beside it are under way
         transfers_[t.first].used = false;
@@ -540,7 +609,7 @@ private:
         for (std::size_t w = 0; w < workers_.size(); ++w) {
             const Worker& me = workers_[w];
             const bool busy = me.row != NEVER || me.held != NEVER;
-            state.insert(state.end(), {me.row, me.held, me.moves, me.talks});
+            state.insert(state.end(), {me.row, me.held, me.moves, me.uses, me.talks});
             if (busy)
                 state.insert(state.end(), {me.turn - turn(w), me.begun - now_, me.last - now_, me.due - now_,
                                            bits(me.left), bits(me.rate)});
@@ -550,8 +619,8 @@ private:
             if (!t.used) continue;
             state.insert(state.end(), {static_cast<std::int64_t>(id), static_cast<std::int64_t>(t.worker),
                                        static_cast<std::int64_t>(t.to), t.row, t.turn - turn(t.worker), t.begun - now_,
-                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), t.way,
-                                       static_cast<std::int64_t>(t.first), t.parts, t.entered});
+                                       t.last - now_, t.way < 0 ? 0 : t.due - now_, bits(t.left), bits(t.rate), bits(t.share),
+                                       t.way, static_cast<std::int64_t>(t.first), t.parts, t.entered});
         }
         state.push_back(NEVER);
         for (std::size_t r = 0; r < on_.size(); ++r) {

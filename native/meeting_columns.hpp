@@ -19,6 +19,10 @@ struct MeetingPieces {
     std::span<const std::int32_t> before;   // counted from the first row of the piece
     std::span<const std::int64_t> held;     // ticks after the release of its turn before which work does not end, or else
                                          // nothing begins
+    std::span<const double> beside;  // of each row: how many times longer what moves takes beside what it moves itself
+    std::span<const std::int64_t> gap, exposed;  // ticks of each row in which nothing is done; in which only what is
+                                                 // moved within it is under way
+    std::span<const double> held_exposed;        // of each piece: part of the wait for its host in which it is
 };
 
 struct MeetingTurns {
@@ -59,7 +63,9 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     };
     const std::size_t rows = p.kind.size(), workers = t.first.empty() ? 0 : t.first.size() - 1;
     if (!rising(p.first, rows) || p.stream.size() != rows || p.ticks.size() != rows || p.stretch.size() != rows ||
-        p.label.size() != rows || p.held.size() != rows || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
+        p.label.size() != rows || p.held.size() != rows || p.beside.size() != rows ||
+        p.gap.size() != rows || p.exposed.size() != rows ||
+        p.held_exposed.size() + 1 != p.first.size() || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
         return "columns of pieces must be of one length";
     if (streams == 0 || streams > 64) return "there are 1 to 64 streams";
     if (!rising(t.first, t.cast.size()) || t.number.size() != t.cast.size() || t.release.size() != t.cast.size() ||
@@ -81,13 +87,17 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     const auto far = [](std::int64_t tick) { return tick < -MEETING_FAR || tick > MEETING_FAR; };
     if (std::ranges::any_of(t.release, far) || std::ranges::any_of(p.held, far) || std::ranges::any_of(host, far))
         return TOO_LONG;
+    for (const auto part : p.held_exposed)
+        if (!(part >= 0 && part <= 1)) return "a part of a wait is from 0 to 1";
     for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
         for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
             const bool receives = p.kind[row] == MeetingKind::RECEIVES;
             if (p.kind[row] < MeetingKind::WORK || p.kind[row] > MeetingKind::RECEIVES || p.ticks[row] < 0 || p.held[row] < 0 ||
                 (receives ? p.stream[row] != -1
                           : p.stream[row] < 0 || static_cast<std::size_t>(p.stream[row]) >= streams) ||
-                !(p.stretch[row] >= 1) || p.label[row] < -1 ||
+                !(p.stretch[row] >= 1) || !(p.beside[row] >= 1) || p.gap[row] < 0 || p.exposed[row] < 0 ||
+                p.gap[row] > p.ticks[row] ||
+                p.exposed[row] > p.ticks[row] || p.label[row] < -1 ||
                 (p.label[row] >= 0 && static_cast<std::size_t>(p.label[row]) >= labels))
                 return "a row of a piece has no such kind, stream, time or label";
             if (p.kind[row] == MeetingKind::WORK && p.stream[row] != 0) return "what works is on stream 0";

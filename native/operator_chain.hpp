@@ -42,15 +42,16 @@ inline double lasts(const Chain& c, std::span<const std::int32_t> rows) {
 
 // Plays rows twice, so that the second time follows upon one like it, and counts from its begin.
 inline Chained chain(const Chain& c, std::span<const std::int32_t> rows, std::span<const std::int8_t> calls,
-                     bool hosted) {
+                     std::span<const std::int64_t> under_way, bool hosted) {
     Chained out;
     const std::size_t n = rows.size();
     out.begin.assign(n, 0);
     out.done.assign(n, 0);
     out.issued.assign(n, 0);
     out.call_begin.assign(c.call.size(), -1);
-    out.call_end.assign(c.call.size(), -1);
+    out.call_end.assign(under_way.begin(), under_way.end());
     std::int64_t host = 0, free = 0, talks = 0, talked = 0;  // talks: the collective under way, until talked
+    for (const auto until : under_way) talked = std::max(talked, until);
     const auto calling = [&](std::int32_t number, std::int64_t ready) {
         if (!calls[static_cast<std::size_t>(number)]) return;
         if (hosted) host += c.call_issue;

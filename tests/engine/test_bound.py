@@ -206,6 +206,7 @@ def test_columns_of_turns_that_meet() -> None:
         np.array([0, 1, 3, 6]), np.array([2, 0, 2, 3, 3, 0], np.int8), np.array([2, 0, 2, -1, -1, 0], np.int8),
         np.array([100, 50, 100, 0, 0, 1]), np.ones(6), np.array([0, -1, 0, -1, -1, -1], np.int32),
         np.array([0, 0, 0, 1, 1, 1, 3]), np.array([0, 0, 1], np.int32), np.array([0, 0, 30, 0, 0, 0]),
+        np.ones(6), np.array([0, 0, 0, 0, 0, 1]), np.array([0, 5, 0, 0, 0, 0]), np.array([0.0, 0.5, 1.0]),
     )  # fmt: skip
     played = (
         np.array([0, 1, 2, 3]), np.array([0, 1, 2], np.int32), np.zeros(3, np.int32), np.zeros(3, np.int64),
@@ -235,12 +236,12 @@ def test_columns_of_a_chain() -> None:
         np.array([5, 7, 9]), np.array([1, 0, 2]), np.array([1, 1, 1]), np.array([0, 1, 0], np.int8), *lists, *lists,
         *lists, np.array([4, 6]), 0, 1.25,
     )  # fmt: skip
-    rows, called = np.arange(3, dtype=np.int32), np.array([1, 0], np.int8)
-    _native.chained(step, rows, called, False)
-    for at, column in enumerate((*step[:11], rows, called)):
+    rows, called, under_way = np.arange(3, dtype=np.int32), np.array([1, 0], np.int8), np.array([-1, 3])
+    _native.chained(step, rows, called, under_way, False)
+    for at, column in enumerate((*step[:11], rows, called, under_way)):
         assert isinstance(column, np.ndarray)
         for what, value in wrong(column):
-            given = [*step[:11], rows, called]
+            given = [*step[:11], rows, called, under_way]
             given[at] = value
             if not refused(lambda given=given: _native.chained((*given[:11], 0, 1.25), *given[11:], False)):
                 assert readable(value, column), f"{at}: {what}"

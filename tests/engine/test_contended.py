@@ -29,12 +29,16 @@ native = pytest.mark.skipif(contended._native is None, reason="there was no comp
 Rows = list[tuple[RowKind, int, int, float, int, list[int]]]
 
 
-def fragment(rows: Rows, host_delay: list[int] | None = None) -> ContendedFragment:
+def fragment(
+    rows: Rows, host_delay: list[int] | None = None, gap: list[int] | None = None, exposed: list[int] | None = None,
+    waiting_exposed: float = 0.0,
+) -> ContendedFragment:  # fmt: skip
     kind, stream, ticks, slowdown, label, before = zip(*rows, strict=True)
+    delays, gaps, moves = (np.array(column or len(rows) * [0], np.int64) for column in (host_delay, gap, exposed))
     return ContendedFragment(
         np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64), np.array(slowdown, np.float64),
-        np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32),
-        np.array(host_delay or len(rows) * [0], np.int64),
+        np.ones(len(rows)), np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32), delays,
+        gaps, moves, waiting_exposed,
     )  # fmt: skip
 
 
@@ -95,6 +99,21 @@ def test_work_does_not_end_before_its_host_is_so_far() -> None:
     assert (met.communication.tolist(), met.hosted.tolist()) == ([0], [50])  # moves are beside other work
 
 
+def test_what_is_not_computed_within_compute_counts_as_what_it_is() -> None:
+    """Of 100 ticks 30 are gaps, half of them while the host is busy, and in 20 something moves; so does it in half of
+    the 60 in which it then waits for its host.  Beside a collective gaps count as talking."""
+    rows: Rows = [(RowKind.COMPUTE, 0, 100, 1.0, 0, []), (RowKind.COMPUTE, 0, 10, 1.0, -1, [])]
+    what = schedule([rows], [()], [[0]], TransferClasses([[]], [0], 0))
+    one = fragment(rows, [160, 0], [30, 0], [20, 0], 0.5)
+    met = both(replace(what, fragments=[one], host=np.array([50], np.int64)))
+    assert (met.end, met.work.tolist()) == (170, [50 + 10])
+    assert (met.communication.tolist(), met.hosted.tolist()) == ([20 + 30], [15])
+    beside: Rows = [(RowKind.COLLECTIVE, 1, 60, 1.0, -1, []), (RowKind.COMPUTE, 0, 100, 1.5, -1, [])]
+    met = both(replace(what, fragments=[fragment(beside, None, [0, 30], [0, 20])], host=np.array([500], np.int64)))
+    assert (met.end, met.work.tolist()) == (60 + 100 - 40, [60])
+    assert (met.communication.tolist(), met.hosted.tolist()) == ([24 + 18], [18])
+
+
 def test_two_that_fill_a_link_get_half_of_it_each() -> None:
     sends: Rows = [(RowKind.SEND, 2, 100, 1.0, 0, [])]
     later: Rows = [(RowKind.COMPUTE, 0, 50, 1.0, -1, []), (RowKind.SEND, 2, 100, 1.0, 0, [0])]
@@ -153,6 +172,18 @@ def test_a_circle_is_told() -> None:
             contended_run(what, native=way)
 
 
+def _divided(draw: st.DrawFn, one: ContendedFragment) -> ContendedFragment:
+    """Some of the ticks of compute are neither used nor moved in, or only moved in."""
+    ticks = np.where(one.kind == RowKind.COMPUTE, one.ticks, 0)
+    parts = st.lists(st.integers(0, 6), min_size=len(one), max_size=len(one))
+    gap, exposed = (ticks * np.array(draw(parts)) // 12 for _ in range(2))
+    beside = st.lists(st.sampled_from([1.0, 1.0, 1.5, 1.9]), min_size=len(one), max_size=len(one))
+    return replace(
+        one, gap=gap, exposed=exposed, waiting_exposed=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        collective_slowdown=np.where(one.kind == RowKind.COMPUTE, np.array(draw(beside)), 1.0),
+    )  # fmt: skip
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> ContendedSchedule:
     """Stages of a chain that work, move and send on."""
@@ -185,7 +216,7 @@ def jobs(draw: st.DrawFn) -> ContendedSchedule:
     release = [np.cumsum(draw(st.lists(ticks, min_size=turns_of, max_size=turns_of))) for _ in range(stages)]
     host = np.array([draw(st.integers(0, 200)) for _ in range(stages)], np.int64)
     host_delay = [[draw(st.sampled_from([0, 0, 5, 80])) for _ in one] for one in rows]
-    fragments = [fragment(one, own) for one, own in zip(rows, host_delay, strict=True)]
+    fragments = [_divided(draw, fragment(one, own)) for one, own in zip(rows, host_delay, strict=True)]
     lag = [draw(st.sampled_from([0, 0, 7, 60])) for _ in range(4)]
     return ContendedSchedule(
         fragments, made.ported, made.order, number, release, transfer_classes, host, 3, 400, 4, lag
@@ -219,10 +250,11 @@ def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataO
     )  # fmt: skip
     rows, called = np.arange(count, dtype=np.int32), np.array([data.draw(st.booleans()) for _ in range(calls)], np.int8)
     hosted = data.draw(st.booleans())
-    found = run_operator_chain(step, rows, called, hosted)
+    under_way = np.array([data.draw(st.sampled_from([-1, -1, 9, 70])) for _ in range(calls)], np.int64)
+    found = run_operator_chain(step, rows, called, under_way, hosted)
     saved, operator_chain._native = operator_chain._native, None
     try:
-        other = run_operator_chain(step, rows, called, hosted)
+        other = run_operator_chain(step, rows, called, under_way, hosted)
     finally:
         operator_chain._native = saved
     for a, b in zip(found, other, strict=True):

@@ -400,7 +400,7 @@ def test_micro_batches_of_other_samples_that_share_a_structure_say_what_each_say
         plan = triosim.Plan(tp=2, pp=4, micro_batch_size=size, batch_size=64, **asked)
         found = outline_in_blocks(trace, machine, plan, triosim.Fidelity())
         run = found.run
-        columns = (run.work, run.communication, run.hosted, run.label_ticks, found.exposed)
+        columns = (run.work, run.communication, run.hosted, run.label_ticks)
         return [run.end, found.reserved, found.labels, found.calls, *(column.tolist() for column in columns)]
 
     _forget(monkeypatch)

@@ -6,7 +6,11 @@ stream is free and the rows that it waits for have ended.  Compute does not begi
 
 * Compute does not end before its host has issued it, at the earliest ``host_delay`` ticks after its action is released;
   collectives and sends do not begin before that.
+* A row of compute stands for many kernels: in some of its ticks collectives within it are under way and nothing is
+  computed, in others nothing at all is done.  Those are told apart from what is computed as it goes on.
 * Compute takes ``slowdown`` times as long while a collective of its worker is under way, or a send to itself.
+* Where collectives within compute move bytes, and share links with the other collectives of the worker, those take
+  ``collective_slowdown`` times as long beside it, and it ``slowdown`` times while those move bytes.
 * Collectives and sends belong to a *transfer class* that uses parts of *resources*.  Where those under way use more
   than all of one, max-min sharing sets their rates: all go equally fast until a resource is full; those on it stay as
   fast as they are, and the others share what is left.  So two that each fill a link get half of it.
@@ -65,19 +69,28 @@ class ContendedFragment:
         stream: in-order stream of the worker, 0 for compute; -1 for receives, int8.
         ticks: how long each row takes alone, int64.
         slowdown: how many times longer compute takes beside a collective, at least 1, float64.
+        collective_slowdown: how many times longer collectives take beside compute that moves something itself, 1 for
+            one that does not, float64.
         label: under which the ticks of a row are added up, -1 for none, int32.
         before: rows of the fragment that must have ended first, all of them earlier, int32.
         host_delay: ticks after the release of the action before which compute does not end, and collectives and sends
             do not begin; 0 where they do not wait for the host, int64.
+        gap, exposed: of the ticks of compute those in which nothing is done, and those in which collectives within it
+            are under way and nothing is computed, int64.
+        waiting_exposed: part of the time in which compute waits for its host in which the latter are.
     """
 
     kind: NDArray[np.int8]
     stream: NDArray[np.int8]
     ticks: Int64
     slowdown: NDArray[np.float64]
+    collective_slowdown: NDArray[np.float64]
     label: Int32
     before: Ragged
     host_delay: Int64
+    gap: Int64
+    exposed: Int64
+    waiting_exposed: float = 0.0
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -159,8 +172,8 @@ class ContendedRun:
 
     Attributes:
         end: when the last row ended.
-        work: of each worker, with compute under way.
-        communication: with collectives, sends or receives under way, but no compute.
+        work: of each worker, in which it computes.
+        communication: with collectives, sends or receives under way, those within compute too, but nothing computed.
         hosted: with neither, while busy with something else.
         label_ticks: from begin to end of the rows of each label, shape ``(workers, labels)``.
         left_out: actions that were not run one by one, as they repeat others exactly; only C++ leaves out any.
@@ -204,6 +217,9 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
             joined([p.stream for p in fragments], np.int8), joined([p.ticks for p in fragments], np.int64),
             joined([p.slowdown for p in fragments], np.float64), joined([p.label for p in fragments], np.int32),
             before.offsets, before.values.astype(np.int32), joined([p.host_delay for p in fragments], np.int64),
+            joined([p.collective_slowdown for p in fragments], np.float64),
+            joined([p.gap for p in fragments], np.int64), joined([p.exposed for p in fragments], np.int64),
+            np.array([p.waiting_exposed for p in fragments], np.float64),
         ),
         (
             row_ends(map(len, schedule.order)), joined(schedule.order, np.int32), joined(schedule.offset, np.int32),
@@ -233,15 +249,21 @@ class _WorkerState:
     Attributes:
         row, action, begun: of its compute, None without any.
         waiting_row: row that is done but for its host, None without any.
-        left, rate, last: ticks of it that are left alone, how fast they go, and since when.
-        moves, talks: collectives under way, and transfers of all kinds.
+        left, rate, last: ticks of it that are left alone, how fast they go, and since when; ``last`` also when its wait
+            for the host began.
+        exposed, gap: its ticks without compute that have been added up.
+        beside: how many times longer collectives take beside it, 1 without any.
+        moves, uses, talks: collectives under way, those of them that use links by now, and transfers of all kinds.
     """
 
     def __init__(self, streams: int) -> None:
         self.row: int | None = None
         self.waiting_row: int | None = None
         self.action = self.begun = self.last = self.seen = self.version = self.moves = self.talks = 0
+        self.uses = 0
+        self.exposed = self.gap = 0
         self.left, self.rate = 0.0, 1.0
+        self.beside = 1.0
         self.woken = [-1] * streams
 
 
@@ -251,6 +273,7 @@ class _ActiveTransfer:
 
     Attributes:
         parts: those under way of what it is a part of, itself one of them.
+        share: how fast it goes but for compute beside it.
     """
 
     worker: int
@@ -265,6 +288,7 @@ class _ActiveTransfer:
     parts: set[int]
     rate: float = 0.0
     version: int = 0
+    share: float = 0.0
 
 
 class _ContendedSimulator:
@@ -362,6 +386,24 @@ class _ContendedSimulator:
                 self.busy[worker][stream] = again = True
                 self.at[worker][stream] += 1
                 self._start(worker, action, row)
+        self._beside(worker)
+
+    def _beside(self, worker: int) -> None:
+        """Let collectives go as fast as what the worker computes leaves them."""
+        me, beside = self.workers[worker], 1.0
+        if me.row is not None:
+            fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
+            beside = float(fragment.collective_slowdown[me.row])
+        if beside == me.beside:
+            return
+        me.beside = beside
+        for which, transfer in self.transfers.items():
+            if transfer.worker == worker and transfer.share and self._collective(transfer):
+                self._rated(which, transfer.share)
+
+    def _collective(self, transfer: _ActiveTransfer) -> bool:
+        fragment = self.schedule.fragments[self._ported(transfer.worker, transfer.action).fragment]
+        return bool(fragment.kind[transfer.row] == RowKind.COLLECTIVE)
 
     def _start(self, worker: int, action: int, row: int) -> None:
         me, fragment = self.workers[worker], self.schedule.fragments[self._ported(worker, action).fragment]
@@ -369,7 +411,8 @@ class _ContendedSimulator:
         if fragment.kind[row] == RowKind.COMPUTE:
             self._account(worker)
             me.row, me.action, me.begun, me.last, me.left = row, action, self.now, self.now, ticks
-            me.rate = 1 / float(fragment.slowdown[row]) if me.moves else 1.0
+            me.exposed = me.gap = 0
+            me.rate = self._pace(worker)
             self._expect(worker)
             return
         transfer_class, peer, message = self.schedule.transfer_classes.collective_class[worker], worker, None
@@ -388,7 +431,8 @@ class _ContendedSimulator:
                 worker, peer, action, row, part, message, self.now, self.now, ticks, parts
             )
             lag = min(self.schedule.lag_of(int(fragment.label[row])), int(fragment.ticks[row]))
-            if lag > 0 and self.schedule.transfer_classes.uses[part]:
+            shares = self.schedule.transfer_classes.uses[part] or fragment.kind[row] == RowKind.COLLECTIVE
+            if lag > 0 and shares:
                 heappush(self.events, (self.now + lag, 4, which, 0))
             else:
                 self._enter(which)
@@ -398,6 +442,9 @@ class _ContendedSimulator:
         transfer = self.transfers[which]
         transfer.left -= self.now - transfer.begun
         transfer.last = self.now
+        if self._collective(transfer):
+            self.workers[transfer.worker].uses += 1
+            self._paced(transfer.worker)
         for resource, part in self.schedule.transfer_classes.uses[transfer.transfer_class]:
             self.load[resource][which] = part
         if self.schedule.transfer_classes.uses[transfer.transfer_class]:
@@ -449,8 +496,10 @@ class _ContendedSimulator:
         for one in touched:
             self._rated(one, rates.get(one, 1.0))
 
-    def _rated(self, which: int, rate: float) -> None:
+    def _rated(self, which: int, share: float) -> None:
         transfer = self.transfers[which]
+        transfer.share = share
+        rate = share / self.workers[transfer.worker].beside if self._collective(transfer) else share
         if rate != transfer.rate:
             transfer.left -= (self.now - transfer.last) * transfer.rate
             transfer.last, transfer.rate = self.now, rate
@@ -462,14 +511,24 @@ class _ContendedSimulator:
         self.workers[worker].talks += change
 
     def _moving(self, worker: int, change: int) -> None:
+        self.workers[worker].moves += change
+        self._paced(worker)
+
+    def _pace(self, worker: int) -> float:
+        """How fast a worker computes beside what it moves."""
         me = self.workers[worker]
-        before, me.moves = me.moves > 0, me.moves + change
-        if before == (me.moves > 0) or me.row is None:
+        fragment, row = self.schedule.fragments[self._ported(worker, me.action).fragment], me.row
+        slows = me.uses if fragment.collective_slowdown[row] > 1 else me.moves
+        return 1 / float(fragment.slowdown[row]) if slows else 1.0
+
+    def _paced(self, worker: int) -> None:
+        """Let what a worker computes go on at another pace."""
+        me = self.workers[worker]
+        if me.row is None or (pace := self._pace(worker)) == me.rate:
             return
+        self._account(worker)
         me.left -= (self.now - me.last) * me.rate
-        me.last = self.now
-        slowdown = float(self.schedule.fragments[self._ported(worker, me.action).fragment].slowdown[me.row])
-        me.rate = 1 / slowdown if me.moves else 1.0
+        me.last, me.rate = self.now, pace
         self._expect(worker)
 
     def _expect(self, worker: int) -> None:
@@ -486,9 +545,10 @@ class _ContendedSimulator:
         host_delay = int(self.schedule.fragments[self._ported(worker, me.action).fragment].host_delay[row])
         until = int(self.schedule.release[worker][me.action]) + host_delay
         if until > self.now:  # its host is not that far
-            me.waiting_row = row
+            me.waiting_row, me.last, me.exposed = row, self.now, 0
             me.version += 1
             heappush(self.events, (until, 3, worker, me.version))
+            self._beside(worker)
             return
         self._finished(worker, me.action, row, me.begun)
         self._begin(worker)
@@ -498,6 +558,9 @@ class _ContendedSimulator:
         for resource, _ in self.schedule.transfer_classes.uses[transfer.transfer_class]:
             del self.load[resource][which]
         self._share(transfer.transfer_class)
+        if self._collective(transfer):
+            self.workers[transfer.worker].uses -= 1
+            self._paced(transfer.worker)
         transfer.parts.remove(which)
         if transfer.parts:  # others beside it are under way
             return
@@ -521,15 +584,38 @@ class _ContendedSimulator:
 
     def _account(self, worker: int) -> None:
         """Add up the time in which a worker did the same."""
+        me, host = self.workers[worker], int(self.schedule.host[worker])
+        if me.seen < host < self.now:
+            self._account_until(worker, host)
+        self._account_until(worker, self.now)
+
+    def _account_until(self, worker: int, now: int) -> None:
         me = self.workers[worker]
-        span = self.now - me.seen
+        span = nothing = now - me.seen  # of it ``nothing`` without compute and collectives within it
         if me.row is not None:
-            self.work[worker] += span
-        elif me.talks:
-            self.communication[worker] += span
-        else:
-            self.hosted[worker] += min(max(int(self.schedule.host[worker]) - me.seen, 0), span)
-        me.seen = self.now
+            fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
+            ticks, spent = max(float(fragment.ticks[me.row]), 1.0), float(now - me.begun)
+            done, more = spent, 0.0  # ticks of it, and those in which it waited for what it moves itself
+            if fragment.collective_slowdown[me.row] > 1:
+                done = float(fragment.ticks[me.row]) - (me.left - float(now - me.last) * me.rate)
+                more = spent - done
+            exposed = int(more + done / ticks * float(fragment.exposed[me.row]))
+            gap = int(done / ticks * float(fragment.gap[me.row]))
+            more, me.exposed = exposed - me.exposed, exposed
+            nothing, me.gap = gap - me.gap, gap
+            self.communication[worker] += more
+            self.work[worker] += span - more - nothing
+        elif me.waiting_row is not None:
+            fragment = self.schedule.fragments[self._ported(worker, me.action).fragment]
+            exposed = int(fragment.waiting_exposed * float(now - me.last))
+            more, me.exposed = exposed - me.exposed, exposed
+            nothing = span - more
+            self.communication[worker] += more
+        if me.talks:
+            self.communication[worker] += nothing
+        elif now <= int(self.schedule.host[worker]):
+            self.hosted[worker] += nothing
+        me.seen = now
 
 
 def _ticks(left: float, rate: float) -> int:

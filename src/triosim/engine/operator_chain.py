@@ -6,6 +6,7 @@ of :mod:`triosim.engine.contended`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ Int32 = NDArray[np.int32]
 
 
 def run_operator_chain(
-    step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8], hosted: bool = False
+    step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8], under_way: Int64, hosted: bool = False
 ) -> tuple[Int64, Int64, Int64, Int64, Int64]:
     """Run operators in order on one stream, with collectives on another that slow down the operators beside them.
 
@@ -32,6 +33,7 @@ def run_operator_chain(
             beside one.
         rows: operators, in order.
         called: which collectives are called.
+        under_way: until when collectives that were called before are under way, -1 for the others.
         hosted: whether nothing begins before its host has issued it, in order from tick 0.
 
     Returns:
@@ -39,7 +41,7 @@ def run_operator_chain(
         is not called.
     """
     if _native is not None:
-        found: tuple[Int64, Int64, Int64, Int64, Int64] = _native.chained(step, rows, called, hosted)[:5]
+        found: tuple[Int64, Int64, Int64, Int64, Int64] = _native.chained(step, rows, called, under_way, hosted)[:5]
         return found
     ticks, gaps, issue, skips, *lists, calls, call_issue, slowdown = step
     after, early, needs = (
@@ -47,8 +49,9 @@ def run_operator_chain(
         for ends, values in zip(lists[::2], lists[1::2], strict=True)
     )
     begin, done, issued = (np.zeros(len(rows), np.int64) for _ in range(3))
-    call_begin, call_end = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
-    host = free = talks = talked = 0  # a collective is under way from ``talks`` to ``talked``
+    call_begin, call_end = np.full(len(calls), -1, np.int64), under_way.copy()
+    host = free = talks = 0  # a collective is under way from ``talks`` to ``talked``
+    talked = int(under_way.max(initial=0))
 
     def call(number: int) -> None:
         nonlocal host, talks, talked
@@ -72,7 +75,8 @@ def run_operator_chain(
             length, start = int(ticks[row]), max(talks, ready)
             if slowdown > 1 and talked > start and ready + length > start:
                 rest, concurrent = float(length - (start - ready)), (talked - start) / slowdown
-                stretched = round(rest * slowdown) if rest <= concurrent else talked - start + round(rest - concurrent)
+                whole = rest * slowdown if rest <= concurrent else talked - start + rest - concurrent
+                stretched = math.floor(whole + 0.5)  # halves up, as C++ does
                 length = start - ready + stretched
             begin[place], done[place] = ready, ready + length
             free = ready + length + int(gaps[row])

@@ -171,12 +171,12 @@ class BlockJob:
 
     def _passes(self) -> ChunkPasses:
         """The passes of its chunks, shared by plans whose exchanges within a group take equally long."""
-        tensor, shared = self.transfer_times.slowed, self.shared
-        key = (tuple(sorted(self.transfer_times.called.items())), tensor)
+        tensor, lags, shared = self.transfer_times.shared, self.transfer_times.called_lags(), self.shared
+        key = (tuple(sorted(self.transfer_times.called.items())), tensor, tuple(sorted(lags.items())))
         if key not in shared.passes:
             seconds = [shared.of(count).seconds for count in SUMMED]
             shared.passes[key] = ChunkPasses(
-                shared.stages, seconds, self.launching, self.slowdown, self.transfer_times.called, tensor
+                shared.stages, seconds, self.launching, self.slowdown, self.transfer_times.called, tensor, lags
             )
         return shared.passes[key]
 
@@ -305,17 +305,10 @@ class BlockJob:
                 waits.append(made.exchange(chunk, own, back, *self.transfer_times.send(*own[1:]), chain))
         share = sum(self.known[part].share for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
-        ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
+        ticks, issue, gap = ticks[share > 0], chain.issue[rows][share > 0], chain.gaps[rows][share > 0]
         host_delay = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
         made.host += int(issue.sum())
-        made.add(
-            RowKind.COMPUTE,
-            COMPUTE_STREAM,
-            int(ticks.sum()),
-            waits,
-            slowdown=chain.slowdown,
-            host_delay=max(host_delay, 0),
-        )
+        made.work(chain.beside(int((ticks - gap).sum()), int(gap.sum()), ()), waits, max(host_delay, 0))
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
             groups = [group for part in parts for group in self.known[part].groups]
             self.transfer_times.precompute(

@@ -33,7 +33,7 @@ from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, 
 from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import OperatorChain
-from triosim.search.transfer_times import SEND
+from triosim.search.transfer_times import SEND, SharedLinks
 from triosim.trace.tables import Phase
 
 
@@ -80,13 +80,13 @@ class BlockPass:
 
     Attributes:
         runs: its rows, and those of the reductions after it.
-        calls, exposed, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
+        calls, host, waiting_exposed: as of :class:`triosim.search.contracted_passes.ContractedPass`.
     """
 
     runs: Runs
     calls: Counter[Call]
-    exposed: int
     host: int
+    waiting_exposed: float
 
     @staticmethod
     def of(made: ContractedPass) -> BlockPass:
@@ -101,10 +101,11 @@ class BlockPass:
             late = (waits >= split).astype(np.int64)
             return BlockRows.of(
                 made.kind[of], made.stream[of], made.label[of], made.ticks[of], made.slowdown[of], made.host_delay[of],
-                [len(own) for own in before[of]], late, waits - split * late, ports[of],
+                [len(own) for own in before[of]], late, waits - split * late, ports[of], made.gap[of], made.exposed[of],
+                made.collective_slowdown[of],
             )  # fmt: skip
 
-        return BlockPass((rows(slice(split)), rows(slice(split, None))), made.calls, made.exposed, made.host)
+        return BlockPass((rows(slice(split)), rows(slice(split, None))), made.calls, made.host, made.waiting_exposed)
 
     @cached_property
     def columns(self) -> ContendedFragment:
@@ -113,7 +114,8 @@ class BlockPass:
         before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
         return ContendedFragment(
             all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks.copy(), all_of.slowdown.copy(),
-            all_of.label.astype(np.int32), before, all_of.host_delay,
+            all_of.collective_slowdown.copy(), all_of.label.astype(np.int32), before, all_of.host_delay,
+            all_of.gap.copy(), all_of.exposed.copy(), self.waiting_exposed,
         )  # fmt: skip
 
     @cached_property
@@ -135,13 +137,13 @@ class SummedPass:
     def __init__(self, one: BlockPass, other: BlockPass | None) -> None:
         rows = one.columns
         self.rows, self.ports, self._calls = rows, one.ports, one.calls
-        self._once = [(of.host, of.exposed) for of in (one, other) if of is not None]
-        self._more: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
+        self._hosts = [of.host for of in (one, other) if of is not None]
+        self._more: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
         if other is not None:
             two = other.columns
             if not _same_rows(rows, two) or one.ports != other.ports:
                 raise NoBlocks("passes of other rows where gradients are made")
-            self._more = two.ticks - rows.ticks, two.host_delay - rows.host_delay, two.slowdown - rows.slowdown
+            self._more = _whole(two) - _whole(rows), two.slowdown - rows.slowdown
         leads = rows.kind >= RowKind.SEND
         moves = np.where(leads, -1, rows.label)
         self._moves = [(number, np.flatnonzero(moves == number)) for number in distinct(moves).tolist() if number >= 0]
@@ -165,18 +167,18 @@ class SummedPass:
         Raises:
             NoBlocks: a row beyond the other would take less than nothing.
         """
-        rows, (host, exposed) = self.rows, self._once[0]
-        took, host_delay, slowdown = rows.ticks, rows.host_delay, rows.slowdown
+        rows, host = self.rows, self._hosts[0]
+        whole, slowdown = _whole(rows), rows.slowdown
         if part and self._more is not None:
-            more, later, slower = self._more
-            took = np.rint(took + part * more).astype(np.int64)
-            host_delay = np.rint(host_delay + part * later).astype(np.int64)
+            more, slower = self._more
+            whole = np.rint(whole + part * more).astype(np.int64)
             slowdown = slowdown + part * slower
-            host, exposed = (round(a + part * (b - a)) for a, b in zip(*self._once, strict=True))
-            if (took < 0).any() or (slowdown < 1).any() or (host_delay < 0).any():  # launching hides what is between
+            host = round(host + part * (self._hosts[1] - host))
+            if (whole < 0).any() or (slowdown < 1).any():  # launching hides what is between
                 raise NoBlocks("passes that do not go on as they begin")
-        else:
-            took = took.copy()
+        took, host_delay, gap, exposed = whole
+        gap = np.minimum(gap, took)
+        exposed = np.minimum(exposed, took - gap)  # each was rounded on its own
         named = np.full(len(rows), -1, np.int32)
         for number, at in self._moves:
             took[at] += ticks(number, None)
@@ -184,8 +186,11 @@ class SummedPass:
         for number, row, port in self._sent:
             took[row] += ticks(number, port)
             named[row] = label(number)
-        fragment = ContendedFragment(rows.kind, rows.stream, took, slowdown, named, rows.before, host_delay)
-        return BoundPass(fragment, self.ports, self._calls, exposed, host)
+        fragment = ContendedFragment(
+            rows.kind, rows.stream, took, slowdown, rows.collective_slowdown, named, rows.before, host_delay, gap,
+            exposed, rows.waiting_exposed,
+        )  # fmt: skip
+        return BoundPass(fragment, self.ports, self._calls, host)
 
 
 @dataclass(frozen=True)
@@ -194,18 +199,23 @@ class BoundPass:
 
     Attributes:
         rows: of the pass.
-        ports, calls, exposed, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
+        ports, calls, host: as of :class:`triosim.search.contracted_passes.ContractedPass`.
     """
 
     rows: ContendedFragment
     ports: tuple[PortTarget, ...]
     calls: Counter[Call]
-    exposed: int
     host: int
 
     def fragment(self) -> ContendedFragment:
         """Its rows."""
         return self.rows
+
+
+def _whole(rows: ContendedFragment) -> NDArray[np.int64]:
+    """The ticks of rows that other numbers of micro-batches have more or less of, shape ``(4, rows)``: of the row, of
+    its host, and those in which it does nothing or moves something."""
+    return np.stack([rows.ticks, rows.host_delay, rows.gap, rows.exposed])
 
 
 def _same_rows(one: ContendedFragment, other: ContendedFragment) -> bool:
@@ -237,7 +247,8 @@ class PassOfBlocks:
 
     def __init__(self, few: Sequence[BlockPass]) -> None:
         self.few = few
-        self.runs = tuple(RowsOfBlocks([one.runs[run] for one in few]) for run in (0, 1))
+        adds = [len(few[1].runs[run]) - len(few[0].runs[run]) for run in (0, 1)]
+        self.runs = tuple(RowsOfBlocks([one.runs[run] for one in few], adds) for run in (0, 1))
 
     def of(self, blocks: int) -> BlockPass:
         """That of so many blocks.
@@ -247,8 +258,8 @@ class PassOfBlocks:
         """
         one, other = (run.rows(blocks) for run in self.runs)
         calls = {call: extrapolate([own.calls[call] for own in self.few], blocks) for call in self.few[-1].calls}
-        exposed, host = (extrapolate([getattr(own, name) for own in self.few], blocks) for name in ("exposed", "host"))
-        return BlockPass((one, other), Counter(calls), exposed, host)
+        host = extrapolate([own.host for own in self.few], blocks)
+        return BlockPass((one, other), Counter(calls), host, self.few[-1].waiting_exposed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,15 +346,15 @@ class ChunkPasses:
         stages: its chunks.
         seconds: of each of its operators, for two numbers of micro-batches.
         launching: what launching costs.
-        slowdown, called, tensor: as of :class:`triosim.search.operator_chain.OperatorChain`.
+        slowdown, called, tensor, lags: as of :class:`triosim.search.operator_chain.OperatorChain`.
     """
 
     def __init__(
         self, stages: ChunkStages, seconds: Sequence[NDArray[np.float64]], launching: HostCosts, slowdown: float,
-        called: dict[Call, int], tensor: float,
+        called: dict[Call, int], tensor: SharedLinks, lags: dict[Call, int],
     ) -> None:  # fmt: skip
         self.stages, self.step, self.seconds, self.launching = stages, stages.step, seconds, launching
-        self.slowdown, self.called, self.tensor = slowdown, called, tensor
+        self.slowdown, self.called, self.tensor, self.lags = slowdown, called, tensor, lags
         self.transfer_times = SymbolicTransferTimes(stages.job.mesh.pipeline_axis)
         forward = self.step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
@@ -420,7 +431,7 @@ class ChunkPasses:
     def _contraction(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
         facts = self.stages.of(chunk)
         chains = [
-            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, own)
+            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own)
             for own in self.seconds
         ]
         boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}

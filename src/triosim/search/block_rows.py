@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROUNDED = 2
 """Ticks by which what a block adds may differ from what another does."""
 
-_KIND, _STREAM, _LABEL, _TICKS, _SLOWDOWN, _WAITS, _LEADS = range(7)
+_KIND, _STREAM, _LABEL, _TICKS, _SLOWDOWN, _WAITS, _LEADS, _GAP, _EXPOSED, _COLLECTIVE = range(10)
 """Columns of :attr:`BlockRows.facts`."""
 
 
@@ -33,10 +33,10 @@ class BlockRows:
     """Rows of a pass, or of what reduces after it, or other rows that name earlier ones.
 
     Attributes:
-        facts: what rows of a repeated block have in common, shape ``(rows, 7)``, int64: kind, stream, label, ticks and
+        facts: what rows of a repeated block have in common, shape ``(rows, 10)``, int64: kind, stream, label, ticks and
             slowdown (its bits), as of :class:`triosim.engine.contended.ContendedFragment`, labels being numbers of
             :class:`triosim.search.block_passes.SymbolicTransferTimes`; how many rows each waits for, and whether it
-            leads anywhere.
+            leads anywhere; gap, exposed and collective slowdown (its bits), as of the first.
         host_delay: as of the same.
         run, before: what they wait for, one row after another: which of the two runs, and which row of it.
         ports: where rows lead that send or receive, in order.
@@ -54,6 +54,8 @@ class BlockRows:
         ticks: Sequence[int] | NDArray[np.int64], slowdown: Sequence[float] | float, host_delay: Sequence[int] | int,
         waits: Sequence[int] | NDArray[np.int64] | int = 0, run: Sequence[int] | NDArray[np.int64] = (),
         before: Sequence[int] | NDArray[np.int64] = (), ports: Sequence[PortTarget | None] = (),
+        gap: Sequence[int] | int = 0, exposed: Sequence[int] | int = 0,
+        collective_slowdown: Sequence[float] | float = 1.0,
     ) -> BlockRows:  # fmt: skip
         """From columns, one number standing for as many as there are rows.
 
@@ -61,10 +63,15 @@ class BlockRows:
             waits: how many of ``run`` and ``before`` each row has.
             ports: one for each row, None for those that lead nowhere; nothing where no row does.
         """
-        facts = np.zeros((len(kind), 7), np.int64)
-        for number, column in ((_KIND, kind), (_STREAM, stream), (_LABEL, label), (_TICKS, ticks), (_WAITS, waits)):
+        facts = np.zeros((len(kind), 10), np.int64)
+        columns = (
+            (_KIND, kind), (_STREAM, stream), (_LABEL, label), (_TICKS, ticks), (_WAITS, waits), (_GAP, gap),
+            (_EXPOSED, exposed),
+        )  # fmt: skip
+        for number, column in columns:
             facts[:, number] = column
         facts[:, _SLOWDOWN].view(np.float64)[:] = slowdown
+        facts[:, _COLLECTIVE].view(np.float64)[:] = collective_slowdown
         if ports:
             facts[:, _LEADS] = [port is not None for port in ports]
         delays = np.zeros(len(kind), np.int64)
@@ -98,9 +105,24 @@ class BlockRows:
         return self.facts[:, _TICKS]
 
     @property
+    def gap(self) -> NDArray[np.int64]:
+        """See the class."""
+        return self.facts[:, _GAP]
+
+    @property
+    def exposed(self) -> NDArray[np.int64]:
+        """See the class."""
+        return self.facts[:, _EXPOSED]
+
+    @property
     def slowdown(self) -> NDArray[np.float64]:
         """See the class."""
         return self.facts[:, _SLOWDOWN].view(np.float64)
+
+    @property
+    def collective_slowdown(self) -> NDArray[np.float64]:
+        """See the class."""
+        return self.facts[:, _COLLECTIVE].view(np.float64)
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
@@ -187,12 +209,14 @@ class RowsOfBlocks:
 
     Args:
         few: rows with :data:`SHORTEST` blocks and one and two more.
+        adds: how many rows a block adds to each run that rows wait for, where what they wait for moves on by as many
+            with each block or stays.
 
     Raises:
         NoBlocks: the last block does not add what the one before does.
     """
 
-    def __init__(self, few: Sequence[BlockRows]) -> None:
+    def __init__(self, few: Sequence[BlockRows], adds: Sequence[int] = ()) -> None:
         least, old, new = few
         self.new, self.period = new, len(old) - len(least)
         self.grows = not self.period and len(new) == len(old)
@@ -215,6 +239,22 @@ class RowsOfBlocks:
         self._step = _Moving.between(new, first, new, first - period, period)
         self._middle = _Moving.between(new, first - period, old, first - period, period)
         self._tail = _Moving.between(new, first + period, old, first, len(old) - first)
+        if adds:
+            self._step = replace(self._step, before=self._moved(adds))
+
+    def _moved(self, adds: Sequence[int]) -> NDArray[np.int64]:
+        """What a block more adds to the rows that its rows wait for.
+
+        Rows may wait for those of the block before theirs, and the first block may have more or fewer of them, so that
+        only the next ones move on alike.
+        """
+        new, first, period, step = self.new, self.first, self.period, self._step.before
+        later = _Moving.between(new, first + period, new, first, period).before
+        block = np.array(adds)[new.run[new.ends[first] : new.ends[first + period]]]
+        moved = np.where((step == 0) | (step == block), step, later)
+        if ((moved != 0) & (moved != block)).any():
+            raise NoBlocks("rows that wait for others in each block")
+        return moved
 
     def rows(self, blocks: int) -> BlockRows:
         """Those of so many blocks."""
@@ -248,7 +288,7 @@ class RowsOfBlocks:
     def _grow(self, least: BlockRows, old: BlockRows) -> None:
         """Rows that take longer with each block."""
         new = self.new
-        same = [_KIND, _STREAM, _LABEL, _WAITS, _LEADS]
+        same = [_KIND, _STREAM, _LABEL, _WAITS, _LEADS, _COLLECTIVE]
         for one in (least, old):
             if one.ports != new.ports or not (
                 np.array_equal(one.facts[:, same], new.facts[:, same])
@@ -256,8 +296,9 @@ class RowsOfBlocks:
                 and np.array_equal(one.before, new.before)
             ):
                 raise NoBlocks("rows that are not alike")
-        self._ticks = new.ticks - old.ticks
-        if (np.abs(self._ticks - (old.ticks - least.ticks)) > ROUNDED).any():
+        grow = [_TICKS, _GAP, _EXPOSED]
+        self._grows = new.facts[:, grow] - old.facts[:, grow]
+        if (np.abs(self._grows - (old.facts[:, grow] - least.facts[:, grow])) > ROUNDED).any():
             raise NoBlocks("blocks that do not add alike")
         work = new.ticks * new.slowdown
         self._work = work, work - old.ticks * old.slowdown
@@ -266,9 +307,9 @@ class RowsOfBlocks:
     def _grown(self, more: int) -> BlockRows:
         new, (work, added) = self.new, self._work
         facts = new.facts.copy()
-        ticks = new.ticks + more * self._ticks
+        ticks, gap, exposed = (new.facts[:, [_TICKS, _GAP, _EXPOSED]] + more * self._grows).T
         slower = (ticks != 0) & (new.slowdown > 1)
         slowdown = np.where(slower, (work + more * added) / np.maximum(ticks, 1), new.slowdown)
-        facts[:, _TICKS] = ticks
+        facts[:, _TICKS], facts[:, _GAP], facts[:, _EXPOSED] = ticks, gap, exposed
         facts[:, _SLOWDOWN].view(np.float64)[:] = np.maximum(slowdown, 1.0)
         return replace(new, facts=facts, host_delay=np.maximum(new.host_delay + more * self._delay, 0))

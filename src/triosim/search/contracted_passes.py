@@ -28,7 +28,7 @@ from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import Gathering, UngatheredUnits
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
 from triosim.search.isolated_transfers import Call
-from triosim.search.operator_chain import ChainSegment, OperatorChain, OperatorChainRun
+from triosim.search.operator_chain import CallSpan, ChainSegment, OperatorChain, OperatorChainRun
 from triosim.search.stage_classes import MessagePort
 
 COMPUTE_STREAM, DATA_STREAM, SEND_STREAM, REPLICA_STREAM, EARLY_STREAM, READY_STREAM, TIED_STREAM = range(7)
@@ -73,8 +73,8 @@ class ContractedPass:
 
     Attributes:
         ports: where rows that send or receive lead, in order.
+        gap, exposed, waiting_exposed, collective_slowdown: as of :class:`triosim.engine.contended.ContendedFragment`.
         calls: collectives in its stretches of work.
-        exposed: ticks of them beside which nothing is computed.
         host: ticks for which the host issues it.
         reduces: the first row of what follows the last backward of a chunk, -1 without any.
         host_delay: as of :class:`triosim.engine.contended.ContendedFragment`.
@@ -84,28 +84,35 @@ class ContractedPass:
     stream: list[int] = field(default_factory=list)
     ticks: list[int] = field(default_factory=list)
     slowdown: list[float] = field(default_factory=list)
+    collective_slowdown: list[float] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
     before: list[list[int]] = field(default_factory=list)
     host_delay: list[int] = field(default_factory=list)
+    gap: list[int] = field(default_factory=list)
+    exposed: list[int] = field(default_factory=list)
+    waiting_exposed: float = 0.0
     ports: list[PortTarget] = field(default_factory=list)
     calls: Counter[Call] = field(default_factory=Counter)
-    exposed: int = 0
     host: int = 0
     reduces: int = -1
 
     def add(
         self, kind: RowKind, stream: int, ticks: int, before: Sequence[int] = (), slowdown: float = 1.0,
         label: int = -1,
-        port: PortTarget | None = None, host_delay: int = 0,
+        port: PortTarget | None = None, host_delay: int = 0, gap: int = 0, exposed: int = 0,
+        collective_slowdown: float = 1.0,
     ) -> int:  # fmt: skip
         """One more row; returns its number."""
         self.kind.append(int(kind))
         self.stream.append(stream)
         self.ticks.append(int(ticks))
         self.slowdown.append(slowdown)
+        self.collective_slowdown.append(collective_slowdown)
         self.label.append(label)
         self.before.append(sorted({row for row in before if row >= 0}))
         self.host_delay.append(host_delay)
+        self.gap.append(int(gap))
+        self.exposed.append(int(exposed))
         if port is not None:
             self.ports.append(port)
         return len(self.kind) - 1
@@ -117,9 +124,12 @@ class ContractedPass:
         self.stream += [COMPUTE_STREAM] * count
         self.ticks += [int(segment.ticks) for segment in segments]
         self.slowdown += [segment.slowdown for segment in segments]
+        self.collective_slowdown += [segment.collective_slowdown for segment in segments]
         self.label += [-1] * count
         self.before += [sorted({row for row in before if row >= 0}), *([] for _ in range(1, count))]
         self.host_delay += [*[0] * (count - 1), host_delay]
+        self.gap += [segment.gap for segment in segments]
+        self.exposed += [segment.exposed for segment in segments]
         return first + count - 1
 
     def exchange(
@@ -142,8 +152,9 @@ class ContractedPass:
         """The rows as columns."""
         return ContendedFragment(
             np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
-            np.array(self.slowdown, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
-            np.array(self.host_delay, np.int64),
+            np.array(self.slowdown, np.float64), np.array(self.collective_slowdown, np.float64),
+            np.array(self.label, np.int32), Ragged.of(self.before, np.int32), np.array(self.host_delay, np.int64),
+            np.array(self.gap, np.int64), np.array(self.exposed, np.int64), self.waiting_exposed,
         )  # fmt: skip
 
 
@@ -154,8 +165,6 @@ class PassRows(Protocol):
     def ports(self) -> Sequence[PortTarget]: ...
     @property
     def calls(self) -> Counter[Call]: ...
-    @property
-    def exposed(self) -> int: ...
     @property
     def host(self) -> int: ...
 
@@ -236,14 +245,8 @@ class StageContraction:
         left = np.cumsum(ticks[::-1])[::-1]  # from each of them on
         host_delay = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
         made.host += int(chain.issue[facts.optimizer].sum())
-        made.add(
-            RowKind.COMPUTE,
-            COMPUTE_STREAM,
-            int(ticks.sum()),
-            waits,
-            slowdown=chain.slowdown,
-            host_delay=max(host_delay, 0),
-        )
+        gap = int(chain.gaps[rows].sum())
+        made.work(chain.beside(int(ticks.sum()) - gap, gap, ()), waits, max(host_delay, 0))
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
             for group in reversed(facts.groups()):
@@ -286,6 +289,10 @@ class _PassContraction:
         self.receives: dict[int, list[int]] = {}  # place of the operator that needs it -> rows
         self.going = part.returning if self.backward else part.leaving
         self.ended = {0: -1}  # place after which a stretch of work ended -> its row
+        self.exchanged = -1  # row in which complete gradients have been exchanged along the axis that divides operators
+        self.left = 0  # ticks of that after the last operator
+        self.under_way: dict[int, CallSpan] = {}  # collectives between operators that have not ended
+        self.since = 0  # ticks since then
         self.builder = ProgramBuilder(of.facts.stage, of.facts.ranks)
         self.written: list[int] = []  # rows of the builder as rows of the pass
         self.units: Gathering | None = None
@@ -339,17 +346,19 @@ class _PassContraction:
         if self.units is not None:
             self.units.before(self.rows[first], len(self.builder) - 1)
             self._take_over()
-        chained = self.of.chain.play(self.rows[first:last], self.final)
+        under_way = {call: span.after(self.since) for call, span in self.under_way.items() if span.end > self.since}
+        chained = self.of.chain.play(self.rows[first:last], self.final, under_way)
         issues = self.made.host - self.of.chain.launch  # from the release of the pass
         self.made.host += chained.host
         self.made.calls.update(self.of.chain.calls[call] for call in chained.calls.tolist())
         self.made.calls.update(self.of.chain.calls[call] for call, _ in chained.leading)
-        self.made.exposed += chained.exposed
+        self.made.waiting_exposed = max(self.made.waiting_exposed, chained.waiting_exposed)
         marks = {last, *(place for place in (*ready, *self.receives) if first < place < last)}
         events = [*self.going, *(self.units.ends if self.units is not None else ())]
         marks |= {self.index[row] + 1 for row in events if first <= self.index[row] < last}
-        before += self._lead(chained, first)
+        before += self._lead(chained) if not first else []
         fine, place = self.final or self.units is not None, first
+        exchanged = chained.ended(sorted(self.job.once)) if self.final else 0
         for mark in sorted(marks):
             before += self.receives.get(place, ())
             segments = chained.segments(place - first, mark - first) if fine else self._coarse(chained, place, mark)
@@ -360,13 +369,17 @@ class _PassContraction:
                 row = self.made.work(segments[1:], (), host_delay)
             else:
                 row = self.made.work(segments, before, host_delay)
+            if fine and chained.at(place - first) < exchanged:
+                self.exchanged = row - len(segments) + _reached(segments, exchanged - chained.at(place - first))
             self.ended[mark], before, place = row, [], mark
             if self.units is not None:
+                self._goes_on(chained, mark)
                 self.written.append(row)
                 self.builder.add(Op.COMPUTE, COMPUTE, operator=self.rows[mark - 1])
                 self.units.after(self.rows[mark - 1])
                 self._take_over()
             self._send(chained, mark, first, issues)
+        self.left = max(exchanged - chained.at(last - first), 0)
         if fine and self.of.leads and last == len(self.rows):
             self.made.add(RowKind.SEND, EARLY_STREAM, 0, [self.ended[last]], port=LocalTransfer())
 
@@ -379,19 +392,22 @@ class _PassContraction:
         begin, end = chained.at(place), chained.at(mark)
         ended = int(chained.end.max(initial=0))
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
-        return [ChainSegment(b - a, chained.slowdown_between(a, b)) for a, b in pairwise(times)]
+        return [chained.average(a, b) for a, b in pairwise(times)]
 
-    def _lead(self, chained: OperatorChainRun, first: int) -> list[int]:
-        """Collectives that wait for no operator of the range; returns what its work waits for."""
+    def _lead(self, chained: OperatorChainRun) -> list[int]:
+        """Collectives that wait for no operator of the pass; returns what its work waits for."""
         row = -1
         for call, waits in chained.leading:
-            before = [row, self.ended[first]]
-            if not first and waits:
-                before += self.receives.get(0, ())
+            before = [row, *(self.receives.get(0, ()) if waits else ())]
             row = self.made.add(
                 RowKind.SEND, EARLY_STREAM, int(self.of.chain.call_ticks[call]), before, port=LocalTransfer()
             )
         return [row] if row >= 0 else []
+
+    def _goes_on(self, chained: OperatorChainRun, place: int) -> None:
+        """What is under way when the operators before a place have ended, or begins then."""
+        more = [call for call, _ in self.of.chain.leading(self.rows[place:], self.final)]
+        self.under_way, self.since = self.of.chain.follow(chained.under_way, more), 0
 
     def _take_over(self) -> None:
         """What the units have written."""
@@ -400,9 +416,11 @@ class _PassContraction:
             op, stream, _, _, _, seconds, size, what, axis, *_ = self.builder.row(number)
             before = [self.written[row] for row in self.builder.before(number)]
             if op == Op.COMPUTE:
-                ticks = int(picoseconds(seconds, "a copy")) + (chain.gap if seconds > 0 else 0)
+                ticks, gap = int(picoseconds(seconds, "a copy")), chain.gap if seconds > 0 else 0
                 self.made.host += chain.launch
-                row = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, ticks, before, chain.slowdown)
+                segments = chain.beside(ticks, gap, [span.after(self.since) for span in self.under_way.values()])
+                self.since += sum(segment.ticks for segment in segments)
+                row = self.made.work(segments, before)
             else:
                 on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
                 row = self.of.collective(self.made, (what, size, axis), on, before)
@@ -429,10 +447,9 @@ class _PassContraction:
         of, made, job, facts = self.of, self.made, self.job, self.of.facts
         made.reduces = len(made.kind)
         last = self.ended[len(self.rows)]
-        once = self._once()
-        if once:
-            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, once)
-            made.exposed += once
+        if self.left:
+            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, self.left, exposed=self.left)
+            self.exchanged = last
         reduced: dict[int, int] = {}
         if self.units is not None and job.stages.count > 1:
             self.units = facts.gathering(self.part, self.builder, BlockUseRecorder(), True, UngatheredUnits(), False)
@@ -442,7 +459,7 @@ class _PassContraction:
                     self._take_over()
                     reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
         for group, place in zip(groups, ready, strict=True):
-            before, stream, row = [last if once is not None else self.ended[place]], DATA_STREAM, -1
+            before, stream, row = [self.ended[place], self.exchanged], DATA_STREAM, -1
             for what, axis, parts in job.reductions(group[0].parameter):
                 row = of.collective(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
                 before, stream = [row], REPLICA_STREAM
@@ -456,11 +473,8 @@ class _PassContraction:
                 port = TiedGradientReady(self.part.chunk, gradient.parameter)
                 made.add(RowKind.SEND, TIED_STREAM, 0, [reduced.get(gradient.storage, last)], port=port)
 
-    def _once(self) -> int | None:
-        """Ticks after the last operator until complete gradients have been exchanged along the axis that divides
-        operators; None where none are."""
-        if not self.job.once:
-            return None
-        chained = self.of.chain.play(self.rows, True)
-        ended = chained.ended(sorted(self.job.once))
-        return max(ended - chained.at(len(self.rows)), 0) if ended else None
+
+def _reached(segments: Sequence[ChainSegment], ticks: int) -> int:
+    """How many segments have ended, or the last has begun, after so many ticks of them."""
+    ends = np.cumsum([segment.ticks for segment in segments])
+    return min(int(np.searchsorted(ends, ticks)) + 1, len(segments))

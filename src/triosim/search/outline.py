@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
@@ -92,7 +91,6 @@ class OutlinedPlan:
         run: how it went.
         labels: under which number collectives and sends are added up.
         calls: ticks of the collectives within passes, those of one rank of each stage.
-        exposed: ticks of each stage within its work in which nothing is computed.
         reserved: bytes of the fullest stage.
     """
 
@@ -100,7 +98,6 @@ class OutlinedPlan:
     run: ContendedRun
     labels: dict[Call, int]
     calls: dict[Call, int]
-    exposed: NDArray[np.int64]
     reserved: int
 
 
@@ -225,8 +222,9 @@ class _OutlineBuilder:
         )
         slowdown = interference(made.system.models[made.models[0]], fidelity.slowdown).slowdown
         self.chain = OperatorChain(
-            self.job, made.launching, slowdown, self.transfer_times.called, self.transfer_times.slowed
-        )
+            self.job, made.launching, slowdown, self.transfer_times.called, self.transfer_times.shared,
+            self.transfer_times.called_lags(),
+        )  # fmt: skip
         self.kinds = StageClasses(self.job, replace(made.launching, delay_s=0.0))
         self.boundaries = {id(b): number for number, b in enumerate(self.job.stages.boundaries)}
         self.stages = range(self.mesh.stages)
@@ -329,13 +327,14 @@ def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
             ported_keys.append((known[key], stage, action))
     passes = [write() for write in writes]  # once all of them are known
     fragments = [one.fragment() for one in passes]
+    waits = [int(fragment.exposed.sum()) for fragment in fragments]
     first = 0
     for stage, order in enumerate(orders):
         own = [fragment for fragment, *_ in ported_keys[first : first + len(order.action_kinds) + 1]]
         row, often, numbers = order.with_epilogue
         for fragment, times in zip(own, often, strict=True):
             runs[fragment] += times
-            exposed[stage] += passes[fragment].exposed * times
+            exposed[stage] += waits[fragment] * times
         issue = np.array([passes[fragment].host for fragment in own], np.int64)[row]
         after = begin + np.cumsum(issue)
         cast.append(row + np.int32(first))
@@ -361,11 +360,11 @@ def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
         )
     )  # fmt: skip
     again = made.step.replication.regathers and made.schedule.chunks_per_stage > 1 and mesh.stages > 1
-    if again and transfer_times.slowed > SHARED_AGAIN:
+    if again and transfer_times.shared.average > SHARED_AGAIN:
         raise NotEvaluated("collectives of tensors on links on which parameters are gathered again in each pass")
-    if (exposed > MOSTLY_COMPUTES * run.work).any():
+    if (exposed > MOSTLY_COMPUTES * (run.work + exposed)).any():
         raise NotEvaluated("passes that wait for their collectives most of the time")
-    return OutlinedPlan(made, run, transfer_times.labels, dict(calls), exposed, reserved)
+    return OutlinedPlan(made, run, transfer_times.labels, dict(calls), reserved)
 
 
 class _OutlineMessages:

@@ -34,9 +34,7 @@ def outlined_figures(job: OutlinedPlan) -> Figures:
 def _breakdown(job: OutlinedPlan) -> Breakdown:
     """Mean over the ranks, seconds; stages have equally many."""
     run, end = job.run, job.run.end
-    communication = run.communication + job.exposed
-    idle = end - run.work - run.communication - run.hosted
-    columns = (run.work - job.exposed, communication, run.hosted, idle)
+    columns = (run.work, run.communication, run.hosted, end - run.work - run.communication - run.hosted)
     compute, exposed, host, rest = (float(column.mean()) * S for column in columns)
     moved = {call: float(run.label_ticks[:, label].sum()) for call, label in job.labels.items()}
     talking = (sum(moved.values()) + sum(job.calls.values())) * S / len(run.work)

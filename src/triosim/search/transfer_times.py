@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,21 @@ _ALONE = ResultCache[dict[tuple[int, int], int]](512, np.inf, len)
 """Ticks of collectives by kind and bytes, for the devices of a group on a system."""
 
 
+class SharedLinks(NamedTuple):
+    """What collectives of the tensor axis, and of the data axis, do to each other that use the same links.
+
+    Attributes:
+        average: how many times longer both take where they fill a link together, the time before bytes move included.
+        filled: the same while both move bytes.
+        met: how many times longer those of the tensor axis take while the others move: each sends in bursts, and as
+            often as both do at once both halve.
+    """
+
+    average: float
+    filled: float
+    met: float
+
+
 class MeshTransferTimes:
     """Times of transfers on a mesh of ranks without contention, worked out once for all jobs on it.
 
@@ -74,7 +90,7 @@ class MeshTransferTimes:
         self._delays: dict[Call, int] = {}
         self._loads: dict[tuple[int, int], StageLoad] = {}
         self._groups: dict[int, list[bytes]] = {}
-        self.slowed: dict[tuple[Call | None, Call | None], float] = {}
+        self.slowed: dict[tuple[Call | None, Call | None], SharedLinks] = {}
 
     def alone(self, call: Call) -> int:
         """Ticks of a collective.
@@ -135,6 +151,11 @@ class MeshTransferTimes:
             table = self.device[self.mesh.table(self.mesh.names[axis])]
             self._delays[call] = int(self.means.collective(COLLECTIVES[what], table[0], size, 0).delay)
         return self._delays[call]
+
+    def while_moving(self, call: Call) -> float:
+        """How many times more of its links a collective fills while its bytes move than on average."""
+        ticks = self.alone(call)
+        return ticks / max(ticks - self.delay(call), 1)
 
     def load(self, source: int, target: int) -> StageLoad:
         """What the ranks of a stage use when each sends to that of another: links, the row of the rank, and ticks that
@@ -272,8 +293,8 @@ class JobTransferTimes:
         return what, -(-largest.bytes // parts), axis
 
     @property
-    def slowed(self) -> float:
-        """How many times longer collectives of the tensor axis take beside those of the data axis.
+    def shared(self) -> SharedLinks:
+        """What collectives of the tensor axis, and of the data axis, do to each other.
 
         Raises:
             UnequalRanks: groups of an axis hold up each other.
@@ -284,11 +305,17 @@ class JobTransferTimes:
             own, tensor = (None if call is None else self.of.link_use(call) for call in key)
             if any(part is not None and part.max(initial=0.0) > LEAST_SHARED for part in (own, tensor)):
                 raise UnequalRanks("groups of an axis that share links")
-            beside = 1.0
+            found = SharedLinks(1.0, 1.0, 1.0)
             if own is not None and tensor is not None:
-                beside = max(1.0, float(np.where(tensor > MOST_USE, tensor + own, 0.0).max(initial=1.0)))
-            self.of.slowed[key] = beside
+                first, second = (self.of.while_moving(call) for call in key if call is not None)
+                moving = own * first, tensor * second
+                found = SharedLinks(_filled(own, tensor), _filled(*moving), 1 + _largest(moving[0] * moving[1], tensor))
+            self.of.slowed[key] = found
         return self.of.slowed[key]
+
+    def called_lags(self) -> dict[Call, int]:
+        """Ticks before the bytes of the collectives of the step move."""
+        return {call: self.of.delay(call) for call in self.called}
 
     def transfer_classes(self) -> tuple[TransferClasses, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
@@ -300,8 +327,7 @@ class JobTransferTimes:
         """See :meth:`transfer_classes`."""
         own = None
         if moving is not None:
-            ticks = self.of.alone(moving)
-            own = self.of.link_use(moving) * (ticks / max(ticks - self.of.delay(moving), 1))
+            own = self.of.link_use(moving) * self.of.while_moving(moving)
         first = 0 if own is None else len(own)
         sent = [self._sent(*pair, size) for pair, size in sizes.items()]
         links = len(self.router.capacity)
@@ -342,6 +368,16 @@ class JobTransferTimes:
 
 _Used = tuple[TransferClasses, dict[tuple[int, int], int], int]
 _SHARED = ResultCache[_Used](512, np.inf, lambda used: len(used[0].uses))
+
+
+def _filled(own: NDArray[np.float64], tensor: NDArray[np.float64]) -> float:
+    """How many times longer collectives take that fill these parts of links together."""
+    return max(1.0, _largest(tensor + own, tensor))
+
+
+def _largest(parts: NDArray[np.float64], tensor: NDArray[np.float64]) -> float:
+    """Largest of some parts of links, of those that collectives of the tensor axis fill."""
+    return float(np.where(tensor > MOST_USE, parts, 0.0).max(initial=0.0))
 
 
 def _alike(columns: NDArray[np.float64]) -> NDArray[np.int64]:
