@@ -52,12 +52,15 @@ STACKS = {
     "TPU recipes for Trillium": "maxtext", "Google Cloud GPU recipes on A3 and A4": "nemo",
     "MLPerf Training 4.0, Llama 2 LoRA": "nemo", "MLPerf Training 5.1, Llama 2 LoRA": "nemo",
     "MLPerf Training 5.1, Llama 3.1 8B": "nemo", "MLPerf Training 4.0, GPT-3": "nemo",
-    "MLPerf Training 4.0, Stable Diffusion": "torch-compile",
+    "MLPerf Training 4.0, Stable Diffusion": "torch-compile", "MLPerf Training 5.1, FLUX.1": "nemo",
+    "MLPerf Training 5.1, Llama 3.1 405B": "nemo", "MLPerf Training 5.1, Llama 3.1 8B on Blackwell": "nemo",
+    "MLPerf Training 5.1, Llama 2 LoRA on Blackwell": "nemo", "NVIDIA NeMo 24.12 fine-tuning": "nemo",
+    "cuDNN frontend, Llama 3.2 1B": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
-    "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training",
+    "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training", "MLPerf Training 5.1, FLUX.1",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
@@ -158,7 +161,8 @@ PRESETS = {
     }), "Pythia-1.4B": ("pythia-1.4b", {}), "Pythia-2.8B": ("pythia-2.8b", {}), "Pythia-6.9B": ("pythia-6.9b", {}),
     "Pythia-12B": ("pythia-12b", {}), "OPT-175B": ("opt-175b", {}), "GPT-OSS 20B": ("gpt-oss-20b", {}),
     "GPT-OSS 120B": ("gpt-oss-120b", {}), "Qwen3 MoE 30B": ("qwen3-30b-a3b", {}), "GPT3-175B": ("gpt3-175b", {}),
-    "Stable Diffusion 2": ("stable-diffusion-2.1", {}),
+    "Stable Diffusion 2": ("stable-diffusion-2.1", {}), "FLUX.1 schnell": ("flux.1-schnell", {"text_length": 256}),
+    "Llama-3.2-1B": ("llama-3.2-1b", {}),
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
@@ -275,6 +279,7 @@ def _row(line: Mapping[str, str]) -> Row:
 _OF_IMAGES = {
     "timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"},
     "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
+    "MLPerf Training 5.1, FLUX.1": {"optimizer": "adamw"},
 }  # fmt: skip
 """Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
 default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
@@ -289,7 +294,7 @@ def _adapters(line: Mapping[str, str]) -> str:
     if "(LoRA)" not in line["model"]:
         return ""
     if line["source"].startswith("MLPerf"):
-        return "16,targets=qkv_proj+o_proj"
+        return "16,targets=qkv_proj+o_proj,base=quantized"  # fp8_params is FP8 in megatron_gpt_peft_tuning_config.yaml
     return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
 
 
@@ -367,6 +372,9 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     },
     "torchtune README": lambda line: {"masters": False},
     "timm training on RTX 3090": lambda line: {"attention": "unfused"},
+    "cuDNN frontend, Llama 3.2 1B": lambda line: {
+        "attention": "flash2" if "FlashAttention" in line["notes"] else "cudnn", "masters": False, "clip": False,
+    },
 }  # fmt: skip
 """What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
 predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
@@ -392,6 +400,8 @@ def _facts_of_mlperf(line: Mapping[str, str]) -> dict[str, Any]:
         found["host"] = "graph"
     if "Diffusion" in line["source"]:
         found |= {"clip": True, "overlap_gradients": False}
+    if "FLUX" in line["source"]:
+        found |= {"gradients": "parameter", "fused_pointwise": True}
     return found
 
 
@@ -542,12 +552,15 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // replicas, "zero": zero if dp > 1 else 0,
         "micro_batches": max(1, batch // replicas // each), "idle_ok": True,
         "recompute": "none" if _open_recompute(line) else recompute, "quantize": _recipe(line),
+        "quantize_attention": "attention in 8 bits" in line["notes"],
         "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
     }  # fmt: skip
     if "Bridge" in line["source"] and bridge.optimizer(line):
         plan["optimizer"] = bridge.optimizer(line)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
+    if line["source"].startswith("cuDNN"):
+        plan["optimizer"] = "sgd,momentum=off"
     if line["source"].startswith("timm") or "Diffusion" in line["source"]:
         plan["layout"] = "channels_last"
     if line["sp"].startswith("on") and tp > 1:
@@ -638,4 +651,6 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     for words, fabric in FABRICS.items():
         if words in line["inter_node_link"]:
             found["fabric"] = fabric
+    if held := re.search(r"clock held at (\d+) MHz", line["notes"]):
+        found["clock_hz"] = 1e6 * float(held[1])
     return found

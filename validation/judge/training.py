@@ -222,11 +222,15 @@ def system(
     model: str = "",
     fabric: tuple[str, int] | None = None,
     count: int = 0,
+    clock_hz: float | None = None,
     **options: Any,
 ) -> System:
-    """The machine of a row; see :class:`~validation.data.training.Row`."""
+    """The machine of a row, its clock held where one is given; see :class:`~validation.data.training.Row`."""
     options.pop("per_node", None)
-    return _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
+    found = _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
+    if clock_hz is None:
+        return found
+    return replace(found, models=tuple(replace(device, clock_limit_hz=clock_hz) for device in found.models))
 
 
 def _as_first(one: Judged) -> Judged:

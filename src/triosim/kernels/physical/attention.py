@@ -346,7 +346,9 @@ def _rate(
     for code in distinct(work.dtype):
         at = work.dtype == code
         chip = gemm.silicon(device, DTYPES[code])
-        cycles = c.softmax_cycles + (c.narrow_cycles if DTYPE_BYTES[DTYPES[code]] == 1 else 0.0)
+        narrow = DTYPE_BYTES[DTYPES[code]] == 1
+        converts = narrow & ((work.q_bytes[at] > 1) | work.backward[at])
+        cycles = c.softmax_cycles + np.where(converts, c.narrow_cycles, 0.0)
         share = (3 * work.head + 2 * work.head_v)[at] / (work.head + work.head_v)[at]
         more = np.where(work.backward[at], share, 1.0)  # the gradients' elementwise work grows as their products
         softmax = more * cycles / (d.clock * exponentials(device) * d.units)

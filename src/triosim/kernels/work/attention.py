@@ -121,9 +121,12 @@ class AttentionCalls:
         return np.where(self.stores, new, 0.0)
 
     def gradient_bytes(self) -> NDArray[np.float64]:
-        """Bytes of the kernels around that of the gradients: one reads the output and its gradient and makes their sums,
-        one clears what the query's gradient adds up in, in float32, and one reads that and casts it
-        (``flash_bwd_preprocess_kernel.h`` and ``flash_bwd_launch_template.h`` of FlashAttention)."""
+        """Bytes of the kernels around that of the gradients.
+
+        One reads the output and its gradient and makes their sums, one clears what the query's gradient adds up in, in
+        float32, and one reads that and casts it (``flash_bwd_preprocess_kernel.h`` and
+        ``flash_bwd_launch_template.h`` of FlashAttention).
+        """
         query = self.batch * self.heads * self.queries
         return np.where(self.backward, query * (2 * self.head_v * self.q_bytes + 8 * self.head), 0.0)
 
