@@ -195,6 +195,7 @@ class Row:
             that fits in memory, ``"micro-batch"`` one sample.
         image: height and width of a sample that is an image or latents of one; 0 for text.
         optimizer: as ``triosim.model`` takes it.
+        documents: tokens of the documents that a sequence holds, as ``--packing`` takes them; empty for one.
     """
 
     id: str
@@ -217,6 +218,7 @@ class Row:
     assumed: tuple[str, ...] = ()
     image: int = 0
     optimizer: str = "adam"
+    documents: str = ""
 
     @property
     def judges(self) -> bool:
@@ -271,11 +273,15 @@ def _row(line: Mapping[str, str]) -> Row:
             "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
             "first": _first(line), "assumed": assumed, "lora": _adapters(line),
             **(_OF_IMAGES.get(source) or {"optimizer": "adam"}),
-            "image": int(line["seq_len"]) if source in _OF_IMAGES else 0,
+            "image": int(line["seq_len"]) if source in _OF_IMAGES else 0, "documents": DOCUMENTS.get(source, ""),
         }
     )  # fmt: skip
 
 
+DOCUMENTS = {"NVIDIA NeMo 24.12 fine-tuning": "200"}
+"""Sources whose sequences hold several documents: SQuAD's have a paragraph of some 140 words and punctuation marks, a
+question of 11 and an answer of 3 (Rajpurkar et al., arXiv:1606.05250), at 1.3 tokens each.  Told after the first
+predictions, which took whole sequences."""
 _OF_IMAGES = {
     "timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"},
     "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
