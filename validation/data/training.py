@@ -310,10 +310,14 @@ def _first(line: Mapping[str, str]) -> tuple[float, ...]:
 
 
 def _stack(line: Mapping[str, str], usual: str) -> str:
-    """The software by its age and by what was switched on: NeMo's long sequences on H100 are of its container 24.03.01,
-    torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``).  DGX
-    Cloud's recipes switch cuDNN's attention on, but for GPT3-175B and Nemotron4 340B (``configure.sh`` of each,
-    NVTE_FUSED_ATTN; that of GPT3-175B was read after its predictions had been seen)."""
+    """The software by its age and by what was switched on.
+
+    NeMo's long sequences on H100 are of its container 24.03.01, and its scripts for NeMo 2 still switch cuDNN's
+    attention off at the end of 2024 (``scripts/llm/pretraining.py``, NVTE_FUSED_ATTN).  torchtitan's rows say whether
+    they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``).  DGX Cloud's recipes switch
+    cuDNN's attention on, but for GPT3-175B and Nemotron4 340B (``configure.sh`` of each, NVTE_FUSED_ATTN; that of
+    GPT3-175B was read after its predictions had been seen).
+    """
     if line["source"].startswith("DGX Cloud"):
         return "nemo-2024" if line["model"] in SUMMED_IN_16_BITS else usual
     if usual == "nemo" and line["gpu"].startswith("H100") and not line["source"].startswith("MLPerf"):
