@@ -65,7 +65,7 @@ def main() -> int:
         print(f"there is no script {name!r}: python -m validation lists them", file=sys.stderr)
         return 2
     sys.argv = [path, *sys.argv[2:]]
-    runpy.run_module(f"validation.{path.replace('/', '.')}", run_name="__main__")
+    runpy.run_module(f"validation.{path.replace('/', '.')}", run_name="__main__", alter_sys=True)
     return 0
 
 

@@ -67,6 +67,7 @@ class Plan(ValidatedFields):
             (:mod:`triosim.transform.recompute`); ``"none"`` keeps them.
         quantize: products of the repeated blocks in 8 or 4 bits, by the recipe of that name
             (:mod:`triosim.transform.quantization`); ``"none"`` leaves them as they are.
+        quantize_attention: whether attention of the blocks multiplies in 8 bits too.
         layout: how images of convolutions lie, ``"channels_last"`` or ``"contiguous"``
             (:mod:`triosim.transform.layout`); ``"recorded"`` leaves them as they are.
         optimizer: another optimizer than the step's own (:mod:`triosim.transform.optimizers`), perhaps with options, as
@@ -161,6 +162,10 @@ class Plan(ValidatedFields):
     quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "fp8-row", "mxfp8", "nvfp4"] = asked(
         "none", WORKLOAD, "RECIPE",
         "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, fp8-row, mxfp8, nvfp4 or none.",
+    )  # fmt: skip
+    quantize_attention: bool = asked(
+        False, WORKLOAD, None, "Beside --quantize, compute attention in 8 bits too (fp8_dot_product_attention).",
+        option="quantize-attention",
     )  # fmt: skip
     layout: Literal["recorded", "contiguous", "channels_last"] = asked(
         "recorded", WORKLOAD, "LAYOUT",

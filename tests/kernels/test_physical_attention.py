@@ -133,7 +133,7 @@ def test_encoders_chunks_and_gradients(name):
     assert 1.6 < seconds(8192, 8192, causal=False) / causal < 2.05  # twice the pairs
     chunks = sum(seconds(1024, keys) for keys in range(1024, 8193, 1024))
     assert causal < chunks < 1.25 * causal  # the same pairs in eight launches
-    assert 1.5 < seconds(8192, 8192, backward=True) / causal < 3.5  # 2.5 times the products, the same exponentials
+    assert 2.5 < seconds(8192, 8192, backward=True) / causal < 3.5  # 2.5 times the products, at 63/73 of the rate
 
 
 def test_the_first_version_computes_heads_as_the_next_longer_it_has_kernels_for():
@@ -328,3 +328,18 @@ def test_constants_are_found_again():
     found = fit_physical_attention.fit(made, model.Decode)
     there, expected = (model.decode(work, H100, c).seconds for c in (found, truth))
     assert np.mean(np.abs(there / expected - 1)) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("positions", "rate"), [(512, 305), (1024, 408), (2048, 465), (4096, 499), (8192, 518), (16384, 516)]
+)
+def test_gradients_are_as_fast_on_an_h100_as_was_measured(positions: int, rate: float) -> None:
+    """TFLOP/s of cuDNN's kernels, heads of 128, 16,384 tokens (FlashAttention-3, arXiv:2407.08608, figure 6).
+
+    What moves beside the products is a third of the time at 512 positions.
+    """
+    work = attention(
+        16384 / positions, positions, positions, 16, 16, 128, causal=False, backward=True, warm=True, family="cudnn"
+    )
+    reached = work.flop()[0] / model.predict(work, H100).seconds[0] / 1e12
+    assert reached == pytest.approx(rate, rel=0.08)

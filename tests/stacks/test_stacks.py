@@ -135,7 +135,7 @@ def test_a_host_that_waits_for_transfers_launches_anew_after_each() -> None:
     }
     assert more[1, "compiled"] == pytest.approx(2 * (6e-6 + 2e-6)), "forwards, backwards"
     assert more[4, "compiled"] > 2 * more[1, "compiled"]
-    assert more[4, "large-model"] > 5 * more[4, "compiled"], "short kernels after a transfer wait for the host"
+    assert more[4, "large-model"] > 3 * more[4, "compiled"], "short kernels after a transfer wait for the host"
     assert more[1, "graph"] == more[1, "none"] == 0
     assert "waits for every transfer" in " ".join(took[1, "compiled", True].sources)
 

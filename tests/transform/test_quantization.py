@@ -16,10 +16,11 @@ from triosim.hardware import catalog
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.kernels.work.gemm import scaled_by_rows
-from triosim.operators import canonical
-from triosim.trace.tables import Category, Phase, Trace
+from triosim.operators import canonical, kind
+from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
 from triosim.transform.inference import forward_only
 from triosim.transform.quantization import (
+    DEQUANTIZE,
     GATHERED_FIRST,
     MAXIMUM,
     PADDING,
@@ -298,3 +299,80 @@ def test_rows_of_experts_are_copied_to_be_padded_and_back_in_both_passes(recipe:
 
 def test_padding_is_of_experts_with_quantised_products_alone() -> None:
     assert quantized(llama(), "mxfp8", padded=True).operators.name == quantized(llama(), "mxfp8").operators.name
+
+
+@pytest.mark.parametrize("recipe", ["fp8-delayed", "fp8-current", "mxfp8", "nvfp4"])
+def test_attention_in_8_bits_reads_and_writes_8_bits_and_keeps_them_alone(recipe: str) -> None:
+    """Three casts before the output and one back; of gradients one cast and three back; nothing of 16 bits is kept."""
+    plain, made = (quantized(llama(), recipe, attention=attention) for attention in (False, True))
+    attended = [row for row, name in enumerate(made.operators.name) if kind(name) == "attention"]
+    assert len(attended) == 2 * LAYERS
+    for row in attended:
+        types = {DTYPES[made.values.dtype[v]] for v in made.operators.inputs[row].tolist()}
+        assert types <= {"float8_e4m3fn", "float32"}
+    count = {name: [t.operators.name.count(name) for t in (plain, made)] for name in (QUANTIZE, DEQUANTIZE, MAXIMUM)}
+    assert count[QUANTIZE][1] - count[QUANTIZE][0] == 4 * LAYERS
+    assert count[DEQUANTIZE] == [0, 4 * LAYERS]
+    searched = count[MAXIMUM][1] - count[MAXIMUM][0]
+    assert searched == (4 * LAYERS if RECIPES[recipe].searches else 0)
+    assert np.nansum(made.operators.flop[attended]) == np.nansum(
+        plain.operators.flop[[row for row, name in enumerate(plain.operators.name) if kind(name) == "attention"]]
+    )
+
+    def kept(t: Trace) -> float:
+        _, first = np.unique(t.values.storage, return_index=True)
+        first = first[t.values.category[first] == Category.ACTIVATION]
+        sizes = np.array([np.prod(t.values.shape[v]) for v in first.tolist()])
+        return float((sizes * ITEM_BYTES[t.values.dtype[first]]).sum())
+
+    tokens, queries, keys = 256, 256, 128  # widths of queries and of keys of all heads
+    assert kept(plain) - kept(made) == LAYERS * tokens * (2 * queries + 2 * keys)  # a byte of each, the output too
+
+
+def test_attention_in_8_bits_is_refused_where_nothing_runs_it() -> None:
+    with pytest.raises(PlanError, match="comes with one of fp8-delayed"):
+        quantized(llama(), "fp8-row", attention=True)
+    with pytest.raises(PlanError, match="comes with one of fp8-delayed"):
+        simulate(llama(), system("hgx-b200"), Plan(quantize_attention=True))
+    with pytest.raises(PlanError, match=r"no block of .* has attention in one operator"):
+        quantized(llama(attention="unfused"), "mxfp8", attention=True)
+
+
+def test_attention_in_8_bits_is_faster_on_blackwell_and_under_context_parallelism_too() -> None:
+    trace = triosim.model("llama-3-8b", sequence_length=8192, batch_size=1, attention="cudnn")
+    for more in ({"dp": 1}, {"dp": 2, "cp": 2, "cp_style": "ring"}):
+        times = [
+            simulate(
+                trace, system("hgx-b200"), Plan(quantize="mxfp8", quantize_attention=eight, idle_ok=True, **more)
+            ).iteration_time_s
+            for eight in (False, True)
+        ]  # fmt: skip
+        assert 0.85 * times[0] < times[1] < times[0]
+
+
+@pytest.mark.parametrize(("recipe", "item"), [("fp8-delayed", 1.0), ("nvfp4", 0.5)])
+def test_frozen_weights_that_lie_as_they_are_multiplied_are_never_cast(recipe: str, item: float) -> None:
+    """``base=quantized``: the matrices of the blocks take what the recipe's type takes, and only the rest is cast."""
+    same, whole = (quantized(llama(lora=f"4{base}"), recipe) for base in ("", ",base=quantized"))
+
+    def of_weights(t: Trace) -> int:
+        weights = set(t.values.storage[t.values.category == Category.WEIGHT].tolist())
+        casts = [row for row, name in enumerate(t.operators.name) if name == QUANTIZE]
+        return sum(int(t.values.storage[t.operators.inputs[row][0]]) in weights for row in casts)
+
+    def frozen(t: Trace) -> float:
+        values = t.values
+        _, first = np.unique(values.storage, return_index=True)
+        named = [v for v in first.tolist() if "layers" in values.name[v] and "proj.weight" in values.name[v]]
+        return float(sum(np.prod(values.shape[v]) * ITEM_BYTES[values.dtype[v]] for v in named))
+
+    assert of_weights(same) > 0
+    assert of_weights(whole) == 0
+    assert frozen(whole) == frozen(same) * item / 2
+    narrow = [types for *_, types in products(whole) if types == (RECIPES[recipe].dtype,) * 2]
+    assert len(narrow) == len([1 for *_, types in products(same) if types == (RECIPES[recipe].dtype,) * 2])
+
+
+def test_frozen_weights_in_few_bits_need_a_recipe() -> None:
+    with pytest.raises(PlanError, match="add quantize"):
+        simulate(llama(lora="4,base=quantized"), system("hgx-b200"), Plan())

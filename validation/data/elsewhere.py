@@ -1,8 +1,8 @@
 """Kernel times that others published, of devices or software that shaped no constant here: ``elsewhere.csv``.
 
 Microseconds; where a source gives a rate they are worked out from it.  Of products the shape is rows x columns x terms;
-of attention batch x heads x key heads x head x queries x keys, ``c`` where it is causal; of streams bytes read x
-written.  Sources:
+of attention batch x heads x key heads x head x queries x keys, ``c`` where it is causal, ``b`` where gradients are
+computed; of streams bytes read x written.  Sources:
 
 * ``stas00 mamf``: github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul FLOPS": the best of
   many shapes, means of 100.  Gaudi 2 shaped a constant and is left out.
@@ -28,6 +28,10 @@ written.  Sources:
 * ``DeepGEMM PR 73``: github.com/deepseek-ai/DeepGEMM, its larger tiles, in blocks of 8 bits.
 * ``liangan1 GPU_travel``: github.com/liangan1/GPU_travel, performance/flash-attn: FlashAttention-2; which A100 is not
   told (the SXM of 80 GB here).
+* ``cuDNN frontend``: github.com/NVIDIA/cudnn-frontend, benchmark/attention_training/results/llama3.1, 28 September
+  2026: cuDNN 9.27, gradients that are not deterministic; on A100 FlashAttention (its second version).
+* ``FlashAttention-3``: arXiv:2407.08608, figures 5 and 6, heads of 128 without a mask: the bars of cuDNN, as read off
+  them by others.
 * ``BabelStream``: copies and triads in float64 as printed in public logs and guides.  That of MI300X chose what MI300's
   memory delivers, beside that of V100.
 """
@@ -86,7 +90,7 @@ def read(path: Path) -> list[Published]:
 
 def work(row: Published) -> Gemm | AttentionCalls | Stream:
     """What a row does, as the physical models take it."""
-    sizes = np.array([float(x) for x in row.shape.rstrip("c").split("x")])[:, None]
+    sizes = np.array([float(x) for x in row.shape.rstrip("bc").split("x")])[:, None]
     if row.kind == "product":
         m, n, k = sizes
         return gemm(m, n, k, row.dtype, warm=True, tuned=row.dtype == "float8_e4m3fn")
@@ -97,7 +101,7 @@ def work(row: Published) -> Gemm | AttentionCalls | Stream:
     yes, no, item = np.ones(1, bool), np.zeros(1, bool), np.full(1, DTYPE_BYTES[row.dtype], np.float64)
     serves = row.source.startswith("aiconfigurator")
     return AttentionCalls(
-        batch, queries, keys, heads, kv_heads, head, head, np.zeros(1), yes if row.shape.endswith("c") else no, no,
-        yes if serves else no, no, yes, np.array([DTYPE_CODE[row.dtype]], np.int8), item, item,
-        np.array([FAMILIES.index("auto")], np.int8),
+        batch, queries, keys, heads, kv_heads, head, head, np.zeros(1), yes if "c" in row.shape else no, no,
+        yes if serves else no, yes if row.shape.endswith("b") else no, yes,
+        np.array([DTYPE_CODE[row.dtype]], np.int8), item, item, np.array([FAMILIES.index("auto")], np.int8),
     )  # fmt: skip

@@ -53,12 +53,15 @@ STACKS = {
     "TPU recipes for Trillium": "maxtext", "Google Cloud GPU recipes on A3 and A4": "nemo",
     "MLPerf Training 4.0, Llama 2 LoRA": "nemo", "MLPerf Training 5.1, Llama 2 LoRA": "nemo",
     "MLPerf Training 5.1, Llama 3.1 8B": "nemo", "MLPerf Training 4.0, GPT-3": "nemo",
-    "MLPerf Training 4.0, Stable Diffusion": "torch-compile",
+    "MLPerf Training 4.0, Stable Diffusion": "torch-compile", "MLPerf Training 5.1, FLUX.1": "nemo",
+    "MLPerf Training 5.1, Llama 3.1 405B": "nemo", "MLPerf Training 5.1, Llama 3.1 8B on Blackwell": "nemo",
+    "MLPerf Training 5.1, Llama 2 LoRA on Blackwell": "nemo", "NVIDIA NeMo 24.12 fine-tuning": "nemo",
+    "cuDNN frontend, Llama 3.2 1B": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
-    "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training",
+    "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training", "MLPerf Training 5.1, FLUX.1",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
@@ -162,7 +165,8 @@ PRESETS = {
     }), "Pythia-1.4B": ("pythia-1.4b", {}), "Pythia-2.8B": ("pythia-2.8b", {}), "Pythia-6.9B": ("pythia-6.9b", {}),
     "Pythia-12B": ("pythia-12b", {}), "OPT-175B": ("opt-175b", {}), "GPT-OSS 20B": ("gpt-oss-20b", {}),
     "GPT-OSS 120B": ("gpt-oss-120b", {}), "Qwen3 MoE 30B": ("qwen3-30b-a3b", {}), "GPT3-175B": ("gpt3-175b", {}),
-    "Stable Diffusion 2": ("stable-diffusion-2.1", {}),
+    "Stable Diffusion 2": ("stable-diffusion-2.1", {}), "FLUX.1 schnell": ("flux.1-schnell", {"text_length": 256}),
+    "Llama-3.2-1B": ("llama-3.2-1b", {}),
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
@@ -197,6 +201,7 @@ class Row:
             that fits in memory, ``"micro-batch"`` one sample.
         image: height and width of a sample that is an image or latents of one; 0 for text.
         optimizer: as ``triosim.model`` takes it.
+        documents: tokens of the documents that a sequence holds, as ``--packing`` takes them; empty for one.
     """
 
     id: str
@@ -219,6 +224,7 @@ class Row:
     assumed: tuple[str, ...] = ()
     image: int = 0
     optimizer: str = "adam"
+    documents: str = ""
 
     @property
     def judges(self) -> bool:
@@ -273,14 +279,19 @@ def _row(line: Mapping[str, str]) -> Row:
             "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
             "first": _first(line), "assumed": assumed, "lora": _adapters(line),
             **(_OF_IMAGES.get(source) or {"optimizer": "adam"}),
-            "image": int(line["seq_len"]) if source in _OF_IMAGES else 0,
+            "image": int(line["seq_len"]) if source in _OF_IMAGES else 0, "documents": DOCUMENTS.get(source, ""),
         }
     )  # fmt: skip
 
 
+DOCUMENTS = {"NVIDIA NeMo 24.12 fine-tuning": "200"}
+"""Sources whose sequences hold several documents: SQuAD's have a paragraph of some 140 words and punctuation marks, a
+question of 11 and an answer of 3 (Rajpurkar et al., arXiv:1606.05250), at 1.3 tokens each.  Told after the first
+predictions, which took whole sequences."""
 _OF_IMAGES = {
     "timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"},
     "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
+    "MLPerf Training 5.1, FLUX.1": {"optimizer": "adamw"},
 }  # fmt: skip
 """Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
 default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
@@ -295,7 +306,7 @@ def _adapters(line: Mapping[str, str]) -> str:
     if "(LoRA)" not in line["model"]:
         return ""
     if line["source"].startswith("MLPerf"):
-        return "16,targets=qkv_proj+o_proj"
+        return "16,targets=qkv_proj+o_proj,base=quantized"  # fp8_params is FP8 in megatron_gpt_peft_tuning_config.yaml
     return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
 
 
@@ -305,10 +316,14 @@ def _first(line: Mapping[str, str]) -> tuple[float, ...]:
 
 
 def _stack(line: Mapping[str, str], usual: str) -> str:
-    """The software by its age and by what was switched on: NeMo's long sequences on H100 are of its container 24.03.01,
-    torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``).  DGX
-    Cloud's recipes switch cuDNN's attention on, but for GPT3-175B and Nemotron4 340B (``configure.sh`` of each,
-    NVTE_FUSED_ATTN; that of GPT3-175B was read after its predictions had been seen)."""
+    """The software by its age and by what was switched on.
+
+    NeMo's long sequences on H100 are of its container 24.03.01, and its scripts for NeMo 2 still switch cuDNN's
+    attention off at the end of 2024 (``scripts/llm/pretraining.py``, NVTE_FUSED_ATTN).  torchtitan's rows say whether
+    they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``).  DGX Cloud's recipes switch
+    cuDNN's attention on, but for GPT3-175B and Nemotron4 340B (``configure.sh`` of each, NVTE_FUSED_ATTN; that of
+    GPT3-175B was read after its predictions had been seen).
+    """
     if line["source"].startswith("DGX Cloud"):
         return "nemo-2024" if line["model"] in SUMMED_IN_16_BITS else usual
     if usual == "nemo" and line["gpu"].startswith("H100") and not line["source"].startswith("MLPerf"):
@@ -373,6 +388,9 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     },
     "torchtune README": lambda line: {"masters": False},
     "timm training on RTX 3090": lambda line: {"attention": "unfused"},
+    "cuDNN frontend, Llama 3.2 1B": lambda line: {
+        "attention": "flash2" if "FlashAttention" in line["notes"] else "cudnn", "masters": False, "clip": False,
+    },
 }  # fmt: skip
 """What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
 predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
@@ -398,6 +416,8 @@ def _facts_of_mlperf(line: Mapping[str, str]) -> dict[str, Any]:
         found["host"] = "graph"
     if "Diffusion" in line["source"]:
         found |= {"clip": True, "overlap_gradients": False}
+    if "FLUX" in line["source"]:
+        found |= {"gradients": "parameter", "fused_pointwise": True}
     return found
 
 
@@ -545,6 +565,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // replicas, "zero": zero if dp > 1 else 0,
         "micro_batches": max(1, batch // replicas // each), "idle_ok": True,
         "recompute": "none" if _open_recompute(line) else recompute, "quantize": _recipe(line),
+        "quantize_attention": "attention in 8 bits" in line["notes"],
         "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
     }  # fmt: skip
     if "Bridge" in line["source"] and bridge.optimizer(line):
@@ -553,6 +574,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["offload"] = ("activations",)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
+    if line["source"].startswith("cuDNN"):
+        plan["optimizer"] = "sgd,momentum=off"
     if line["source"].startswith("timm") or "Diffusion" in line["source"]:
         plan["layout"] = "channels_last"
     if line["sp"].startswith("on") and tp > 1:
@@ -653,4 +676,6 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     for words, fabric in FABRICS.items():
         if words in line["inter_node_link"]:
             found["fabric"] = fabric
+    if held := re.search(r"clock held at (\d+) MHz", line["notes"]):
+        found["clock_hz"] = 1e6 * float(held[1])
     return found

@@ -42,6 +42,7 @@ from triosim.hardware import catalog
 from triosim.hardware.system import System
 from triosim.stacks import Stack, load
 from triosim.trace.tables import Trace
+from triosim.transform.packing import document_lengths, pack, packed
 
 TARGETS = {
     "Megatron-LM SC'21 Table 1": 0.03, "Megatron-LM SC'21 Table 2": 0.02, "Megatron-LM README 2020 scaling": 0.06,
@@ -191,11 +192,14 @@ def workload(row: Row, stack: Stack | None) -> Trace:
     if stack is not None:
         softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
         options = {**stack.model_options, "fused_softmax": softmax}
-    return triosim.model(
+    step = triosim.model(
         row.family, batch_size=1, sequence_length=None if row.image else row.sequence, image_size=row.image or None,
         precision=row.precision, optimizer=row.optimizer, configuration=row.configuration or None, lora=row.lora,
         **options,
     )  # fmt: skip
+    if not row.documents:
+        return step
+    return packed(step, pack(document_lengths(row.documents, row.sequence), row.sequence))
 
 
 @functools.lru_cache(maxsize=64)
@@ -231,11 +235,16 @@ def system(
     fabric: tuple[str, int] | None = None,
     count: int = 0,
     slice: tuple[int, ...] = (),
+    clock_hz: float | None = None,
     **options: Any,
 ) -> System:
-    """The machine of a row; see :class:`~validation.data.training.Row`."""
+    """The machine of a row, its clock held where one is given; see :class:`~validation.data.training.Row`."""
     options.pop("per_node", None)
-    return _ready(like, devices, model, fabric, count, slice) if like else triosim.system(devices=devices, **options)
+    ready = _ready(like, devices, model, fabric, count, slice) if like else None
+    found = ready or triosim.system(devices=devices, **options)
+    if clock_hz is None:
+        return found
+    return replace(found, models=tuple(replace(device, clock_limit_hz=clock_hz) for device in found.models))
 
 
 def as_first(one: Judged) -> Judged:

@@ -59,7 +59,7 @@ class StepOptions:
     lora: str | None = _option(
         WORKLOAD, "--lora", "RANK",
         "Of a model by name: adapters of that rank beside frozen weights, with options as "
-        "16,targets=q_proj+v_proj,base=nf4,dora=on (targets all, attention or names; base same or nf4).",
+        "16,targets=q_proj+v_proj,base=nf4,dora=on (targets all, attention or names; base same, nf4 or quantized).",
     )  # fmt: skip
     packing: str | None = _option(
         WORKLOAD, "--packing", "LENGTH|FILE",

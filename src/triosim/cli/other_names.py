@@ -24,6 +24,7 @@ OTHER_NAMES = {
     "--seq-length": "--seq-len", "--seqlen": "--seq-len", "--sequence-length": "--seq-len",
     "--context-length": "--seq-len", "--dtype": "--precision", "--bf16": "--precision bfloat16",
     "--fp16": "--precision float16", "--fp8": "--quantize fp8-delayed",
+    "--fp8-dot-product-attention": "--quantize-attention", "--fp8-dpa": "--quantize-attention",
     "--activation-checkpointing": "--recompute", "--gradient-checkpointing": "--recompute",
     "--recompute-granularity": "--recompute", "--cpu-offload": "--offload optimizer",
     "--cpu-offloading-num-layers": "--offload activations:N", "--framework": "--stack",

@@ -32,7 +32,8 @@ WANTED, RUN = "What is looked for", "How it is looked for"
 GROUPS = (WANTED, WORKLOAD, POST, MACHINE, DIVISION, MEMORY, NETWORK, PREDICTION, ENERGY, RUN, OUTPUT)
 UNDER = ("batch", "memory")
 SHARED = (
-    "seq_len", "precision", "quantize", "optimizer", "attention", "lora", "packing", "post", "rollout",
+    "seq_len", "precision", "quantize", "quantize_attention", "optimizer", "attention", "lora", "packing", "post",
+    "rollout",
     "system", "device", "topology", "topology_option", "link", "latency", "routing", "routing_option",
     "parallelism", "parallelism_option", "offload", "overlap", "interference", "algorithm", "protocol", "stack",
     "operator_times", "operator_option", "host", "power_cap", "clock",

@@ -215,7 +215,7 @@ def _in_few_bits(workload: Trace, system: System, plan: Plan, rules: Sequence[Ru
     either_way = all(map(quantization.reads_either_way, system.models))
     padded = workload.meta.made_by == NAMED and (plan.stack or ASSUMED).expert_padding
     padded = padded and not any(rule.pads_experts for rule in rules)
-    return quantization.quantized(workload, plan.quantize, either_way, padded, forward)
+    return quantization.quantized(workload, plan.quantize, either_way, padded, forward, plan.quantize_attention)
 
 
 def forward_in_few_bits(workload: Trace, system: System, plan: Plan) -> Trace:

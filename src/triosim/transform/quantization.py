@@ -1,8 +1,9 @@
 """Products of the blocks in 8 or 4 bits: casts of what they multiply, smaller operands, what is kept for the backward.
 
 The step becomes another step.  Every product of a repeated block that multiplies by a 16-bit matrix of weights reads
-quantised operands, and so do the two products of its backward; sums, weights' gradients, norms, attention, the router
-of experts, embeddings and the last product stay as they are, as in Transformer Engine's layers.  Before a product one
+quantised operands, and so do the two products of its backward; sums, weights' gradients, norms, attention (unless it is
+asked for, :meth:`_QuantizedStep.attention`), the router of experts, embeddings and the last product stay as they are,
+as in Transformer Engine's layers.  Before a product one
 kernel reads what is multiplied and writes it twice: along its rows for this product, along its columns for the one of
 the backward that sums over the other dimension.  The backward keeps the second copy instead of the 16-bit one.  Time
 and memory follow from the new step alone.  Scales of whole rows (torchao's ``rowwise``) fit one of the two copies only:
@@ -12,7 +13,9 @@ a device's 8-bit products read operands along either dimension there is one copy
 Weights are quantised once an iteration (:func:`shares`): Transformer Engine keeps the copies over the micro-batches
 (``is_first_microbatch``), and where parameters themselves are kept in that type (``--fp8-param-gather`` of
 Megatron-LM) the copies take as much as the 16-bit weights that they replace.  Parameters that are sharded (ZeRO-3,
-FSDP) are quantised in every micro-batch, after they were gathered.
+FSDP) are quantised in every micro-batch, after they were gathered.  Frozen weights that lie in memory as they are
+multiplied (``base=quantized`` of LoRA) are never cast; a turned copy that the backward needs on some devices is not
+reckoned.
 
 What is left out: E5M2 gradients are written as E4M3, which cost the same; scales (3 % of what they scale where every 32
 elements have one) and maxima that ranks exchange; that a norm or activation may write its result quantised; collectives
@@ -43,6 +46,7 @@ from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 
 QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute_amax"
+DEQUANTIZE = "transformer_engine::dequantize"
 GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
 """The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
 8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
@@ -87,6 +91,11 @@ RECIPES = {
 }
 """Recipes by name."""
 
+WITH_ATTENTION = ("fp8-delayed", "fp8-current", "mxfp8", "nvfp4")
+"""Recipes beside which Transformer Engine computes attention in 8 bits, with scales of whole tensors (``fp8_dpa`` of
+``DelayedScaling``, ``Float8CurrentScaling``, ``MXFP8BlockScaling`` and ``NVFP4BlockScaling``,
+``transformer_engine/common/recipe``)."""
+EIGHT_BITS = "float8_e4m3fn"
 _PRODUCTS = ("mm", "addmm", "linear", "grouped_mm", "_grouped_mm")
 _TURNS = ("t", "transpose")
 _ROUTERS = ("gate", "router")
@@ -130,7 +139,10 @@ def reads_either_way(device: Accelerator) -> bool:
 
 
 @kept(32, room=ROOM, size=len)
-def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool = False, forward: bool = False) -> Trace:
+def quantized(
+    trace: Trace, which: str, either_way: bool = False, padded: bool = False, forward: bool = False,
+    attention: bool = False,
+) -> Trace:  # fmt: skip
     """The step with its products in fewer bits.
 
     Args:
@@ -140,12 +152,23 @@ def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool =
         padded: whether rows of experts are copied to be padded before they are cast, and what is made of them after.
         forward: the trace is the forward of a training step alone, as of a reference model: nothing is quantised for a
             backward.
+        attention: whether attention of the blocks multiplies in 8 bits too.
 
     Raises:
-        PlanError: it has no backward and neither is meant to have none nor was made so, or no product that can be
-            quantised.
+        PlanError: it has no backward and neither is meant to have none nor was made so, or no product, or attention
+            where that is asked for, that can be quantised.
     """
+    if attention and which not in WITH_ATTENTION:
+        raise PlanError(
+            f"quantize {which}: attention in 8 bits comes with one of {', '.join(WITH_ATTENTION)}: give one, or leave "
+            "quantize_attention out"
+        )
     if which == "none":
+        if _keeps_quantized(trace):
+            raise PlanError(
+                f"lora base=quantized: {trace.meta.workload!r} keeps its frozen weights as products multiply them: add "
+                "quantize, as fp8-delayed"
+            )
         return trace
     if not (forward or np.any(trace.operators.phase == Phase.BACKWARD)):
         if any(name in CASTS for name in trace.operators.name):
@@ -163,12 +186,20 @@ def quantized(trace: Trace, which: str, either_way: bool = False, padded: bool =
         step.pad_rows_of_experts()
     for row in step.products:
         step.product(row)
+    if attention:
+        step.attention()
     those = "" if forward else " and those of their backward"
     note = (
         f"quantize {which}: {len(step.products)} products of the blocks{those} multiply in {RECIPES[which].dtype}; "
         f"{step.casts} tensors are quantised"
     )
     return step.edit.build().noted(note)
+
+
+def _keeps_quantized(trace: Trace) -> bool:
+    """Whether frozen weights of a training step lie in memory as products multiply them."""
+    values = trace.values
+    return bool(np.any((values.category == Category.WEIGHT) & (values.dtype == DTYPE_CODE[EIGHT_BITS])))
 
 
 @kept(32, room=ROOM, size=len)
@@ -234,6 +265,7 @@ class _QuantizedStep:
         edit: the step.
         products: rows of the forward's products.
         casts: tensors that were quantised.
+        attentions: rows of the forward's attention.
         stored: whether weights are kept in few bits and so need no cast.
         single: whether one copy serves both products.
     """
@@ -259,12 +291,20 @@ class _QuantizedStep:
         self._lasting = set(
             trace.values.storage[np.isin(trace.values.category, [int(c) for c in PERSISTENT])].tolist()
         )  # fmt: skip
+        kept = (trace.values.category == Category.WEIGHT) & (trace.values.dtype == DTYPE_CODE[EIGHT_BITS])
+        self._kept = set(trace.values.storage[kept].tolist()) if not stored else set()
+        for value in np.flatnonzero(np.isin(trace.values.storage, list(self._kept))).tolist():
+            self.edit.dtype[value] = DTYPE_CODE[recipe.dtype]
         of = blocks(trace).of(trace)
         weights = set(trace.values.storage[trace.values.category == Category.WEIGHT].tolist())
         self.products = [
             row for row in np.flatnonzero((operators.phase == Phase.FORWARD) & (of != NONE)).tolist()
             if self._multiplies(row) and not self._routes(row) and self._fits(row)
             and any(self.edit.storage[v] in weights for v in self._operands(row))
+        ]  # fmt: skip
+        self.attentions = [
+            row for row in np.flatnonzero((operators.phase == Phase.FORWARD) & (of != NONE)).tolist()
+            if not operators.view[row] and kind(operators.name[row]) == "attention"
         ]  # fmt: skip
 
     def _multiplies(self, row: int) -> bool:
@@ -278,8 +318,14 @@ class _QuantizedStep:
     def _operands(self, row: int) -> list[int]:
         """The matrices that a product multiplies; a bias is none, nor what the product is added to."""
         return [
-            v for v in self.edit.inputs[row][-3:] if len(self.edit.shape[v]) >= 2 and self.edit.dtype[v] in _SIXTEEN
-        ][-2:]
+            v for v in self.edit.inputs[row][-3:]
+            if len(self.edit.shape[v]) >= 2 and (self.edit.dtype[v] in _SIXTEEN or self._is_kept(v))
+        ][-2:]  # fmt: skip
+
+    def _is_kept(self, value: int) -> bool:
+        """Whether a frozen weight lies in memory as it is multiplied."""
+        edit = self.edit
+        return edit.dtype[value] not in _SIXTEEN and edit.storage[value] in self._kept
 
     def _fits(self, row: int) -> bool:
         operands = self._operands(row)
@@ -308,6 +354,47 @@ class _QuantizedStep:
                 self._rescaled(later)
             else:
                 self._by_rows(later)
+
+    def attention(self) -> None:
+        """Attention reads 8-bit copies and writes 8 bits, and so does its backward, which keeps these copies alone.
+
+        Transformer Engine's ``fp8_dpa``: what comes in is cast and what goes out is cast back, beside each call
+        (``FusedAttnFunc`` in ``attention/dot_product_attention/backends.py``).
+
+        Raises:
+            PlanError: no block has attention in one operator on 16 bits.
+        """
+        operators, found = self.trace.operators, False
+        for row in self.attentions:
+            copies = self._eight_bits(row, {})
+            if not copies:
+                continue
+            found = True
+            for later in np.flatnonzero(operators.forward == row).tolist():
+                self._eight_bits(later, copies)
+        if not found:
+            raise PlanError(
+                f"quantize_attention: no block of {self.trace.meta.workload!r} has attention in one operator on 16 "
+                "bits: choose other kernels by --attention, or leave it out"
+            )
+
+    def _eight_bits(self, row: int, copies: dict[int, int]) -> dict[int, int]:
+        """An attention call reads and writes 8 bits; returns its copies, with those that were there."""
+        edit, phase = self.edit, self._phase(row)
+        for value in [v for v in dict.fromkeys(edit.inputs[row]) if edit.dtype[v] in _SIXTEEN and v not in copies]:
+            made = edit.like(value, EIGHT_BITS)
+            if self.recipe.searches:
+                edit.before(row, MAXIMUM, {"self": value}, [], phase=phase)
+            edit.before(row, QUANTIZE, {"self": value}, [made], phase=phase)
+            copies = {**copies, value: made}
+            self.casts += 1
+        edit.reads(row, copies)
+        for value in [v for v in edit.outputs[row] if edit.dtype[v] in _SIXTEEN]:
+            made = edit.like(value, EIGHT_BITS)
+            edit.writes(row, {value: made})
+            edit.after(row, DEQUANTIZE, {"self": made}, [value], phase=phase)
+            copies = {**copies, value: made}
+        return copies
 
     def pad_rows_of_experts(self) -> None:
         """Put copies between quantised products of experts and what sorts rows by expert."""
@@ -384,6 +471,8 @@ class _QuantizedStep:
         A weight's copies are made in the forward and again in the backward, so that neither is kept between them.
         """
         edit = self.edit
+        if self._is_kept(base):
+            return _QuantizedCopies(base, base)
         backward = int(self.trace.operators.phase[row]) if edit.storage[base] in self._lasting else 0
         apart = self.recipe.apart
         quantize, maximum = GATHERED_FIRST if apart else (QUANTIZE, MAXIMUM)

@@ -172,7 +172,7 @@ def test_bad_adapters_are_refused() -> None:
         llama("8,targets=qproj")
     with pytest.raises(InputError, match="rank must be a whole number from 1 up"):
         llama("0")
-    with pytest.raises(InputError, match="base must be same or nf4"):
+    with pytest.raises(InputError, match="base must be same, nf4 or quantized"):
         llama("8,base=int8")
 
 

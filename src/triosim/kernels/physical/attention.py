@@ -25,9 +25,11 @@ it are other blocks on the same multiprocessor, as many as its shared memory hol
 attention's own.  Matrix instructions that warps issue wait for the softmax: the two add up, but for what ``wgmma``
 hides of it.  Those of Blackwell (``tcgen05``, which one thread issues) run beside the softmax of another tile: the root
 of the sum of squares, so that equal ones give 1 / sqrt(2) of the peak (FlashAttention-4's authors reach 71 % on B200
-with heads of 128, where both take as long).  ``miss`` goes from 0 to 1 where the bytes outgrow the part
-``cache_fraction`` of the cache.  Kernels in a model find a cold cache (``warm`` false), those of a repeated benchmark a
-warm one.
+with heads of 128, where both take as long).  Gradients are computed at :data:`BACKWARD` of the output's rate, and three
+kernels around theirs move bytes (:meth:`~triosim.kernels.work.attention.AttentionCalls.gradient_bytes`).
+
+``miss`` goes from 0 to 1 where the bytes outgrow the part ``cache_fraction`` of the cache.  Kernels in a model find a
+cold cache (``warm`` false), those of a repeated benchmark a warm one.
 
 Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch, heads and query tiles), Flash-Decoding
 (split keys); wave quantisation as in NeuSight (Lee et al., ASPLOS 2025, section 4).
@@ -60,8 +62,9 @@ STEP = 128
 LEAST_SPLIT = 256
 """Keys that one block of a split has at least."""
 BACKWARD = 63 / 73
-"""Rate of the gradients' products in that of the output's: at best 63 % and 73 % of an A100's peak (FlashAttention-2,
-section 4.1)."""
+"""Rate of the gradients in that of the output, softmax and all: at best 63 % and 73 % of an A100's peak
+(FlashAttention-2, section 4.1).  On H100, 16,384 positions and heads of 128, the authors of FlashAttention-3 measured
+0.870 of their second version, 0.866 of the third and 0.867 of cuDNN's kernels (arXiv:2407.08608, figures 5 and 6)."""
 FLASH1 = 1 / 2
 """Rate of FlashAttention's first version, in CUDA and in Triton, in that of the second on an A100: the latter "yields
 around 2x speedup" (FlashAttention-2, abstract; 1.7 to 3.0 times over the one in CUDA, 1.3 to 2.5 over the one in
@@ -69,7 +72,7 @@ Triton, section 4.1)."""
 FLASH1_HEADS = (32.0, 64.0, 128.0)
 """Heads that FlashAttention's first version has kernels for; others are computed as the next longer (run_fmha_fwd in
 csrc/flash_attn/fmha_api.cpp; the one in Triton rounds up to a power of two, BLOCK_HEADDIM in flash_attn_triton.py)."""
-SYNCHRONOUS = 0.497
+SYNCHRONOUS = 0.565
 """Part of Hopper's peak that the matrix instructions of Ampere (``mma``), in which the first two versions of
 FlashAttention are written, reach on it in their kernels: with it the second reaches 335 TFLOP/s on an H100, forward and
 backward with heads of 128 over 16,384 positions, which is the most that its authors measured (FlashAttention-2, section
@@ -318,7 +321,9 @@ def prefill(
     prologue = np.ceil(blocks / d.units) * c.prologue_cycles / d.clock
     body = (compute**c.overlap + memory**c.overlap) ** (1 / c.overlap)
     launch = (c.launch_s + np.where(work.kv_bytes < work.q_bytes, c.cast_s, 0.0)) * CLOCK / d.clock
-    return KernelPredictions(launch + body + prologue + store, _limit(compute + prologue, memory + store, launch))
+    beside = work.gradient_bytes() / (c.bandwidth_fraction * d.bandwidth)
+    memory = memory + store + beside
+    return KernelPredictions(launch + body + prologue + store + beside, _limit(compute + prologue, memory, launch))
 
 
 def exponentials(device: Accelerator) -> float:
@@ -341,8 +346,12 @@ def _rate(
     for code in distinct(work.dtype):
         at = work.dtype == code
         chip = gemm.silicon(device, DTYPES[code])
-        cycles = c.softmax_cycles + (c.narrow_cycles if DTYPE_BYTES[DTYPES[code]] == 1 else 0.0)
-        softmax = cycles / (d.clock * exponentials(device) * d.units)
+        narrow = DTYPE_BYTES[DTYPES[code]] == 1
+        converts = narrow & ((work.q_bytes[at] > 1) | work.backward[at])
+        cycles = c.softmax_cycles + np.where(converts, c.narrow_cycles, 0.0)
+        share = (3 * work.head + 2 * work.head_v)[at] / (work.head + work.head_v)[at]
+        more = np.where(work.backward[at], share, 1.0)  # the gradients' elementwise work grows as their products
+        softmax = more * cycles / (d.clock * exponentials(device) * d.units)
         products = pair[at] / (c.efficiency * part * peaks[at])
         rate = slower[at] * pair[at] / (np.hypot(products, softmax) if c.beside else products + softmax)
         reference = gemm.REFERENCE_WIDTH[chip.unit]

@@ -120,6 +120,16 @@ class AttentionCalls:
         new = self.batch * self.kv_heads * self.queries * width * (self.q_bytes + self.kv_bytes)
         return np.where(self.stores, new, 0.0)
 
+    def gradient_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the kernels around that of the gradients.
+
+        One reads the output and its gradient and makes their sums, one clears what the query's gradient adds up in, in
+        float32, and one reads that and casts it (``flash_bwd_preprocess_kernel.h`` and
+        ``flash_bwd_launch_template.h`` of FlashAttention).
+        """
+        query = self.batch * self.heads * self.queries
+        return np.where(self.backward, query * (2 * self.head_v * self.q_bytes + 8 * self.head), 0.0)
+
     def bytes(self) -> NDArray[np.float64]:
         """Bytes read and written, each tensor once; the backward reads the gradient and writes three."""
         return self.stored_bytes() + (self.key_bytes() + self.query_bytes()) * np.where(self.backward, 2.0, 1.0)

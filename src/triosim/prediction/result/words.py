@@ -57,7 +57,7 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
     if plan.zero:
         words.append(f"ZeRO {plan.zero}")
     if plan.quantize != "none":
-        words.append(plan.quantize)
+        words.append(plan.quantize + (" with attention" if plan.quantize_attention else ""))
     if plan.layout != "recorded":
         words.append(plan.layout)
     if plan.optimizer:

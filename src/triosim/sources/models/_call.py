@@ -11,6 +11,9 @@ from triosim.sources.models._tape import Tape, Tensor
 from triosim.sources.models._weights import Weights
 from triosim.trace.tables import Category
 
+KEPT = "float8_e4m3fn"
+"""Type of frozen weights that lie as products multiply them, before it is known how these do."""
+
 
 class ModelCall(Tape):
     """A model being called.
@@ -63,6 +66,7 @@ class ModelCall(Tape):
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
             dtype = "int4" if name.endswith(".weight") and name.removesuffix(".weight") in narrow else dtype
+            dtype = KEPT if lora is not None and lora.keeps(name, len(shape)) else dtype
             trained = training and lora is None and name not in weights.frozen
             self.parameters[name] = self.tensor(shape, dtype, Category.WEIGHT, needs_grad=trained, name=name)
         for name, (shape, dtype) in weights.buffers.items():

@@ -8,6 +8,10 @@ adapter.  Adapters have the model's element type.
 With ``base=nf4`` the frozen weights of the adapted layers lie in memory in 4 bits with a scale of 8 bits for every 64
 (Dettmers et al., QLoRA, arXiv:2305.14314, section 3: blocks of 64, double quantization), and are brought back to the
 model's element type before each product, in the forward and again in the backward (``bitsandbytes``: ``MatMul4Bit``).
+
+With ``base=quantized`` the frozen matrices of the blocks lie in memory as products multiply them
+(:mod:`triosim.transform.quantization`), so that nothing casts them: Transformer Engine's ``fp8_model_init``, which NeMo
+calls ``fp8_params``.
 """
 
 from __future__ import annotations
@@ -39,14 +43,20 @@ class Lora:
     Attributes:
         rank: of the adapters.
         targets: ``all`` linear layers of the repeated blocks, those of ``attention``, or names joined by ``+``.
-        base: element type in which the frozen weights of adapted layers lie: the model's, or ``nf4``.
+        base: element type in which the frozen weights of adapted layers lie: the model's, or ``nf4``; ``quantized`` is
+            that in which all products of the blocks multiply.
         dora: whether each output of an adapted layer has a magnitude of its own.
     """
 
     rank: Annotated[int, AtLeast(1)]
     targets: str = "all"
-    base: Literal["same", "nf4"] = "same"
+    base: Literal["same", "nf4", "quantized"] = "same"
     dora: bool = False
+
+    def keeps(self, name: str, dimensions: int) -> bool:
+        """Whether a frozen parameter lies in memory as products multiply it."""
+        inside = any(part.isdecimal() for part in name.split("."))
+        return self.base == "quantized" and inside and dimensions == 2 and name.endswith(".weight")
 
     def meets(self, path: str) -> bool:
         """Whether the linear layer of a path is adapted."""
