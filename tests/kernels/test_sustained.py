@@ -82,12 +82,15 @@ def test_only_what_the_model_reckons_is_moved() -> None:
 
 
 def test_products_of_8_bits_are_held_to_the_clock_of_their_own_kernels() -> None:
-    """Those of training libraries run higher in a burst than those of serving stacks, and so fall further."""
+    """Those of training libraries draw what others do, and run about as high in a burst."""
     device, dtype = accelerator("H100-SXM"), "float8_e4m3fn"
     assert gemm.engines(device, dtype) == ("narrow", gemm.TUNED)
     assert gemm.engines(device, "bfloat16") == ("tensor",)
     own = sustained.burst_clock(device, dtype, gemm.TUNED)
-    assert 1.05 * sustained.burst_clock(device, dtype) < own < 1.0
+    other = sustained.burst_clock(device, dtype)
+    assert own != other
+    assert own == pytest.approx(other, rel=0.05)
+    assert own < 1.0
     small = {"num_hidden_layers": 2, "vocab_size": 128}
     step = triosim.model("llama-3-8b", batch_size=4, sequence_length=4096, precision="bfloat16", configuration=small)
     slower = {}
@@ -99,7 +102,7 @@ def test_products_of_8_bits_are_held_to_the_clock_of_their_own_kernels() -> None
         eight &= trace.operators.phase == Phase.FORWARD  # in the backward those with scales of rows run like the others
         found = sustained.sustained(trace, device, times).seconds[eight].sum() / times.seconds[eight].sum()
         slower[recipe] = float(found)
-    assert slower["fp8-row"] < 1.01
+    assert 1.0 < slower["fp8-row"] < 1.03
     assert 1.03 < slower["fp8-current"] < 1.2
     assert sustained.most(device, dtype) >= 1.1 * device.peak("bfloat16")
 
