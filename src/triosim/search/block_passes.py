@@ -9,7 +9,7 @@ block, or the chunk is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -359,6 +359,7 @@ class ChunkPasses:
         forward = self.step.step.trace.operators.phase == Phase.FORWARD
         self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[ModelChunk, tuple[list[StageContraction], PartFacts]] = {}
+        self._chains: dict[Hashable, OperatorChain] = {}
         self._few: dict[_PassKey, BlockPass] = {}
         self._any: dict[_PassKey, PassOfBlocks] = {}  # whatever their blocks
         self._summed: dict[tuple[ModelChunk, Pass, bool, UngatheredUnits, bool], SummedPass] = {}
@@ -434,6 +435,7 @@ class ChunkPasses:
             OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own)
             for own in self.seconds
         ]
+        chains = [self._chains.setdefault(chain.content, chain) for chain in chains]
         boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}
         return [StageContraction(facts, chain, self.transfer_times, boundaries) for chain in chains], facts.parts[0]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from triosim.schedule._stage import JobFacts
 from triosim.search.isolated_transfers import Call
 from triosim.search.transfer_times import SharedLinks
 
+Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Spans = tuple[Int64, Int64]
 
@@ -163,9 +164,16 @@ class OperatorChainRun:
         free = self.at(len(self.free))
         return {call: span.after(free) for call, span in self._spans.items() if span.end > free}
 
-    def segments(self, first: int, last: int) -> list[ChainSegment]:
+    def segments(self, first: int, last: int) -> Sequence[ChainSegment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
-        return self._between(self.at(first), self.at(last)) or [ChainSegment(0, 1.0, 0, 0)]
+        if (first, last) not in self._segments:
+            found = self._between(self.at(first), self.at(last))
+            self._segments[first, last] = found or [ChainSegment(0, 1.0, 0, 0)]
+        return self._segments[first, last]
+
+    @cached_property
+    def _segments(self) -> dict[tuple[int, int], list[ChainSegment]]:
+        return {}
 
     def average(self, begin: int, end: int) -> ChainSegment:
         """All between two ticks as one stretch."""
@@ -287,6 +295,13 @@ class OperatorChain:
         self._always = np.array([number not in job.once for number in range(len(self.calls))], np.int8)
         self._all = np.ones(len(self.calls), np.int8)
         self._none = np.full(len(self.calls), -1, np.int64)
+        self._played: dict[tuple[bytes, bool, tuple[tuple[int, CallSpan], ...]], OperatorChainRun] = {}
+
+    @property
+    def content(self) -> Hashable:
+        """Equal for two chains of a step whose operators, and collectives between them, are the same."""
+        columns = (one.tobytes() if isinstance(one, np.ndarray) else one for one in self._columns)
+        return *columns, self.lags.tobytes(), tuple(self.calls), self.tensor, self._always.tobytes()
 
     def play(self, rows: Sequence[int], final: bool, before: Mapping[int, CallSpan] | None = None) -> OperatorChainRun:
         """Some operators one after another.
@@ -296,12 +311,20 @@ class OperatorChain:
             final: whether gradients are complete then and exchanged along the axis that divides operators.
             before: collectives that were called before, one after another.
         """
+        at = np.array(rows, np.int32)
+        key = at.tobytes(), final, tuple(before.items()) if before else ()
+        if key not in self._played:
+            self._played[key] = self._play(rows, at, final, before)
+        return self._played[key]
+
+    def _play(
+        self, rows: Sequence[int], at: Int32, final: bool, before: Mapping[int, CallSpan] | None
+    ) -> OperatorChainRun:
         called = self._all if final else self._always
         leading = tuple(self.leading(rows, final))
         if leading:
             called = called.copy()
             called[[call for call, _ in leading]] = 0
-        at = np.array(rows, np.int32)
         under_way = self._none
         if before:
             under_way = under_way.copy()
