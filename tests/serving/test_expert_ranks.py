@@ -10,7 +10,7 @@ import pytest
 import triosim
 from triosim.core.errors import InputError
 from triosim.serving.deployment import Deployment, serve
-from triosim.serving.expert_ranks import ExpertRanks
+from triosim.serving.expert_ranks import UNEVEN, ExpertRanks
 from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
 from triosim.serving.model import PRECISIONS, ServedExperts, served_model
 from triosim.serving.pool import Pool
@@ -31,9 +31,26 @@ def test_the_fullest_of_drawn_choices_is_what_is_said(ranks: int, tokens: int) -
     read = np.zeros((300, 256), bool)
     np.put_along_axis(read, chosen.reshape(300, -1), values=True, axis=1)
     touched = read.reshape(300, ranks, -1).sum(axis=2)
-    of, n = ExpertRanks(ranks), np.array([float(tokens)])
+    of, n = ExpertRanks(ranks, skew=1.0), np.array([float(tokens)])
     assert float(of.rows(n, OF_DEEPSEEK)[0]) == pytest.approx(rows.max(axis=0).mean(), rel=0.13)
     assert float(of.touched(n, OF_DEEPSEEK)[0]) == pytest.approx(touched.max(axis=1).mean(), rel=0.13)
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 32])
+def test_experts_that_some_tokens_prefer_fill_one_rank(ranks: int) -> None:
+    """Popularity is drawn of 256 experts, gamma with the deviation that is said; the mean over 2,000 draws."""
+    random = np.random.default_rng(ranks)
+    popular = random.gamma(1 / UNEVEN**2, UNEVEN**2, (2000, 256))
+    share = popular.reshape(2000, ranks, -1).sum(axis=2) / popular.sum(axis=1, keepdims=True)
+    many = np.array([1e7])  # chance evens out
+    fullest = float(ExpertRanks(ranks).rows(many, OF_DEEPSEEK)[0]) / (8 * 1e7)
+    assert fullest == pytest.approx(share.max(axis=1).mean(), rel=0.12)
+
+
+def test_ranks_of_eight_experts_are_as_far_apart_as_published() -> None:
+    """A deviation of 492 rows about 1,024 on 32 ranks; the largest of so many nearly normal ones is 2.07 away."""
+    fullest = float(ExpertRanks(32).rows(np.array([4096.0]), OF_DEEPSEEK)[0])
+    assert fullest == pytest.approx(1024 + 2.07 * 492, rel=0.01)
 
 
 def test_one_rank_has_all() -> None:
@@ -59,8 +76,10 @@ def test_few_tokens_read_more_experts_of_one_device_and_long_prompts_fill_wider_
         return float(kernels_of(own, model, 0, NOTHING_MOVED).operators(np.array([float(tokens)]))["experts"][0])
 
     assert 1.1 * seconds(16) < 1.05 * seconds(16, expert_ranks=4) < seconds(16, expert_ranks=8) < 1.5 * seconds(16)
-    assert seconds(16_384, expert_ranks=8) < 0.9 * seconds(16_384)
-    assert seconds(16_384, expert_ranks=8, expert_skew=2.0) > 1.5 * seconds(16_384, expert_ranks=8)
+    even = seconds(16_384, expert_ranks=8, expert_skew=1.0)
+    assert even < 0.9 * seconds(16_384)
+    assert 1.2 * even < seconds(16_384, expert_ranks=8) < 1.5 * even
+    assert seconds(16_384, expert_ranks=8, expert_skew=2.0) > 1.5 * even
 
 
 def test_without_ranks_of_experts_all_devices_divide_each() -> None:

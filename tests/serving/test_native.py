@@ -183,7 +183,9 @@ def test_the_core_plays_as_python_does(table: RequestTable, case: Case) -> None:
     assert outcome(table, case, core=True) == outcome(table, case, core=False)
 
 
-@given(tables(), cases(), st.sampled_from(["", "lightllm", "vllm-2023", "faster-transformer", "by priority"]))
+@given(
+    tables(), cases(), st.sampled_from(["", "lightllm", "vllm-2023", "vllm-v0", "faster-transformer", "by priority"])
+)
 def test_policies_that_python_has_are_asked_alike(table: RequestTable, case: Case, engine: str) -> None:
     if engine == "by priority":
         ranks = np.arange(len(table)) * 7 % 3

@@ -21,6 +21,7 @@ from triosim.serving.peer_all_reduce import constants
 from triosim.serving.policy import ENGINES
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import step_times
+from triosim.serving.software import between_sources
 from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, FRONT_S, HOST_SPREAD, StepHost, StepShape
 
 H100 = "H100-SXM5-80GB"
@@ -64,8 +65,11 @@ def test_its_figures_have_intervals() -> None:
     one = found()
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         low, high = one["interval"][name]
-        assert low < one[name] < high < (2.5 if name == "ttft_s" else 2) * low  # what servers take differs most
-        assert low * high == pytest.approx(one[name] ** 2)
+        assert low < one[name] < 1.5 * low
+        if name == "ttft_s":  # servers may take much longer around the engine
+            assert one[name] + between_sources("vllm").front < high < 2 * one[name] + between_sources("vllm").front
+        else:
+            assert low * high == pytest.approx(one[name] ** 2)
     fleet = (
         "--arrivals",
         "burst:1",

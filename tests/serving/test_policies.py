@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+import triosim
 from tests.serving.fleets import MS, Linear, replica, serve
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
@@ -15,10 +16,12 @@ from triosim.serving.fleet import play
 from triosim.serving.metrics import measure
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.policy import ENGINES, Batch, Policy, engine_on
+from triosim.serving.pool import Pool
+from triosim.serving.pool_times import step_times
 from triosim.serving.replica import PolicyError
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import ROUTERS
-from triosim.serving.step_times import NO_HOST
+from triosim.serving.step_times import NO_HOST, StepShape
 
 ONE = Linear(base=MS, token=0, key=0)
 """Every step takes a millisecond."""
@@ -52,6 +55,25 @@ def test_vllm_2023_runs_prompts_before_decodes() -> None:
 def test_vllm_2023_pads_prompts_to_the_longest() -> None:
     served = serve(at_once([300, 30, 300], [1, 1, 1]), replica("vllm-2023", max_tokens=600, times=ONE))
     assert milliseconds(served.first_token) == [1, 1, 2]
+
+
+def test_vllm_v0_counts_the_tokens_of_prompts() -> None:
+    """630 of the first three, where the published engine would count 900."""
+    served = serve(at_once([300, 30, 300, 30], [1, 1, 1, 1]), replica("vllm-v0", max_tokens=640, times=ONE))
+    assert milliseconds(served.first_token) == [1, 1, 1, 2]
+
+
+def test_vllm_v0_waits_for_its_host_and_launches_prompts_one_by_one() -> None:
+    """What version 1 hides or compiles: 128 requests that decode, and a prompt of one token."""
+    system = triosim.system(device="H100-SXM5-80GB")
+    decode, prompt = StepShape(128, (), 128, 128 * 500, 128), StepShape(1, ((1, 0),), 0, 0, 1)
+    old, new = (
+        step_times(Pool("llama-3-8b", system, engine=name), served_model("llama-3-8b"), host=ENGINES.get(name)().host())
+        for name in ("vllm-v0", "vllm")
+    )
+    assert (old.ticks(decode, 0) - new.ticks(decode, 0)) / 1e9 == pytest.approx(1.28 + 0.106 * 128 - 0.3, rel=1e-3)
+    launches = 32 * old.kernels.eager_launches
+    assert old.ticks(prompt, 0) > launches * 46.5e6 > 2 * new.ticks(prompt, 0)
 
 
 def test_padding_is_counted() -> None:

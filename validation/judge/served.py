@@ -28,6 +28,8 @@ ASYNC_SINCE = (0, 14)
 """Version from which on vLLM schedules a step while another runs unless it is told not to."""
 NOT_ENGINE = ("utilisation", "front", "link")
 """Options of a row that are the pool's and the machine's."""
+VERSION_1_SINCE = (0, 8)
+"""Version from which on its version 1 runs unless it is told not to; before, the engine that had no such name."""
 RUNNER_2_SINCE = (0, 25)
 """Version from which on its second model runner runs dense models (vLLM's pull request 44443; its release notes)."""
 
@@ -91,6 +93,16 @@ def _judged(row: ServedRow, off: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in off.items() if name == "rate" or not fallen_behind(row, off)}
 
 
+def version_of(row: ServedRow) -> tuple[int, ...]:
+    """Of vLLM, its first two numbers."""
+    return tuple(map(int, row.version.split(".")[:2]))
+
+
+def engine_of(row: ServedRow) -> str:
+    """The name of its engine here."""
+    return "vllm-v0" if row.engine == "vllm" and version_of(row) < VERSION_1_SINCE else row.engine
+
+
 def predicted(row: ServedRow, interval: bool = False) -> dict[str, tuple[float, float, float]]:
     """What is measured of a row, in its units, with the ends of its 90 % interval, which are the same unless asked for.
 
@@ -101,8 +113,8 @@ def predicted(row: ServedRow, interval: bool = False) -> dict[str, tuple[float, 
     machine = triosim.system(device=row.device, devices=total, link=row.options.get("link"))
     engine = {name: value for name, value in row.options.items() if name not in NOT_ENGINE}
     if row.engine == "vllm":
-        version = tuple(map(int, row.version.split(".")[:2]))
-        if version < ASYNC_SINCE:
+        version = version_of(row)
+        if VERSION_1_SINCE <= version < ASYNC_SINCE:
             engine["async-scheduling"] = "off"
         if version >= RUNNER_2_SINCE and served_model(row.model).experts is None:
             engine["model-runner"] = "2"
@@ -116,7 +128,7 @@ def predicted(row: ServedRow, interval: bool = False) -> dict[str, tuple[float, 
         if row.version == "1.2":
             engine["graph-sizes"] = trtllm_bench.GRAPH_SIZES
     pool = Pool(
-        row.model, machine, engine=row.engine, engine_options=engine, tensor_parallel=row.devices,
+        row.model, machine, engine=engine_of(row), engine_options=engine, tensor_parallel=row.devices,
         attention_ranks=row.ranks, stages=row.stages, replicas=row.replicas, weights=row.weights, kv_cache=row.kv,
         utilisation=None if share is None else float(share), front_s=None if front is None else float(front),
     )  # fmt: skip

@@ -79,7 +79,7 @@ class ServeOptions:
     clock: str | None = option("--clock", help=CLOCK, group=MACHINE, metavar="MHZ")
     engine: str | None = option(
         "--engine",
-        help="vllm, sglang, trtllm, sarathi, orca, vllm-2023, lightllm, faster-transformer, or one of yours "
+        help="vllm, sglang, trtllm, sarathi, orca, vllm-v0, vllm-2023, lightllm, faster-transformer, or yours "
         "(default vllm); of diffusion models diffusers or continuous (default diffusers).",
         group=ENGINE, metavar="NAME|FILE.py",
         complete=completion.parts("triosim.serving.policy:ENGINES", own=True),
@@ -117,10 +117,10 @@ class ServeOptions:
         help="Ranks of the --tp devices that have whole experts of their own (default 1: all divide each expert).",
         default=1, group=ENGINE, metavar="N",
     )  # fmt: skip
-    expert_skew: float = option(
+    expert_skew: float | None = option(
         "--expert-skew",
-        help="How many times the mean the fullest device's experts are chosen then, but for chance (default 1).",
-        default=1.0, group=ENGINE, metavar="FACTOR",
+        help="How many times the mean the fullest device's experts are chosen then, but for chance.",
+        group=ENGINE, metavar="FACTOR",
     )  # fmt: skip
     replicas: int = option("--replicas", help="Copies of the model (default 1).", default=1, group=ENGINE, metavar="N")
     prefill_replicas: int | None = option(

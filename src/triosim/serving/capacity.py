@@ -27,6 +27,10 @@ STATIC_RESERVED_BEYOND = 32.0
 CONTEXT_BYTES = 500e6
 """Taken by the CUDA context and libraries, which is not the engine's tensors: 400 to 600 MB on current drivers."""
 
+EXPERTS_TOKENS = 32768
+"""Tokens that go through a layer's experts at once in vLLM (``VLLM_FUSED_MOE_CHUNK_SIZE``; later half as many);
+TensorRT-LLM takes all of a step, of all ranks of attention (``moe_max_num_tokens``)."""
+
 SAMPLER_FLOATS = 3
 """Copies of the logits in 32 bits while tokens are drawn: logits, sorted logits, probabilities."""
 
@@ -69,6 +73,28 @@ def static_share(memory_bytes: float, devices: int) -> float:
     return round(1 - next(fitting, STATIC_RESERVED_BEYOND) * 1024 / mib, 3)
 
 
+def _of_experts(model: ServedModel, divided: int, free: bool) -> float:
+    """Bytes that routed experts need for a token, whose rows lie beside each other, and 0 where there are none: what
+    the first product makes or what goes back, whichever is wider, and a second buffer.
+
+    That is what comes between in vLLM (``workspace13`` and ``workspace2`` of its ``fused_moe``) and what goes in or
+    back in TensorRT-LLM (``getWorkspaceDeviceBufferSizes`` of its ``moe_kernels.cu``).  Ranks of attention gather the
+    tokens of all and have whole experts, and room for all that these may choose.
+
+    Args:
+        model: what is served.
+        divided: devices that share each expert.
+        free: whether as TensorRT-LLM.
+    """
+    most = 0.0
+    for kind in model.kinds:
+        if kind.experts is not None:
+            inner = kind.experts.inner / divided
+            between = max((2 if model.gated else 1) * inner, model.width) + (model.width if free else inner)
+            most = max(most, 2.0 * (kind.experts.chosen * between + 2 * model.width))
+    return most
+
+
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
     sequences: int, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1,
@@ -105,7 +131,9 @@ def memory(
         inner = max(inner, model.state.between / tensor_parallel)
     hidden = tokens * 2.0 * (2 * model.width + inner)
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
-    activations = hidden + logits
+    together = tokens * attention_ranks if free else min(tokens * attention_ranks, EXPERTS_TOKENS)
+    experts = together * _of_experts(model, tensor_parallel if attention_ranks == 1 else 1, free)
+    activations = max(hidden, experts) + logits
     left = utilisation * device.memory_bytes - weights - activations - CONTEXT_BYTES
     if free:
         left = utilisation * (device.memory_bytes - weights - activations - CONTEXT_BYTES)

@@ -28,7 +28,7 @@ from triosim.serving.policy import part
 from triosim.serving.pool import AnyModel, Pool, weight_bytes
 from triosim.serving.pool_checks import checked_any, refuse_idle
 from triosim.serving.pool_replicas import replicas_of
-from triosim.serving.pool_times import PricedPools, device_of, front_seconds
+from triosim.serving.pool_times import PricedPools, device_of, front_seconds, front_spread
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
@@ -291,7 +291,7 @@ def serve(
         for errors in each_moved(2 if own.disaggregated else max(pool.size for pool in own.pools)):
             again, _ = _played(own, models, requests, errors, None, measured=measured)
             moved.append(measure(again, (), tpot).named())
-        found = intervals(metrics.named(), moved)
+        found = intervals(metrics.named(), moved, max(front_spread(pool) for pool in own.pools))
     record = None if recorder is None else recorder.record()
     return ServingResult(own, served, metrics, kept, per_hour, dollars, found, record, constants or {})
 
@@ -458,7 +458,7 @@ def _played(
         names = list(requests.models)
     available = _availability(own, models, replicas, names, moved)
     sharing = _sharing(own, models, replicas, moved)
-    front = picoseconds(max(front_seconds(pool, moved.host) for pool in own.pools), "the time before the engine")
+    front = picoseconds(max(front_seconds(pool) for pool in own.pools), "the time before the engine")
     played = play(
         requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available, sharing=sharing,
         front=front, sketch=None if recorder else request_sketch(requests, *measured, len(replicas), front),

@@ -72,7 +72,8 @@ class KernelErrors(NamedTuple):
         attention: of prompts and decodes; scans too, which take its place in layers with states.
         others: what is bound by the bytes that it moves.
         network: all-reduces and sends.
-        host: what the engine's host takes in a step, and its server around it.
+        host: what the engine's host takes in a step.
+        software: all steps, by what the name of an engine does not tell (:mod:`triosim.serving.software`).
     """
 
     products: float = 0.0
@@ -80,6 +81,7 @@ class KernelErrors(NamedTuple):
     others: float = 0.0
     network: float = 0.0
     host: float = 0.0
+    software: float = 0.0
 
 
 NOTHING_MOVED = KernelErrors()
@@ -90,7 +92,9 @@ def each_moved(ranks: int) -> list[KernelErrors]:
     return [NOTHING_MOVED._replace(**{name: 1.0}) for name in KernelErrors._fields if name != "network" or ranks > 1]
 
 
-def intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+def intervals(
+    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], first: float = 0.0
+) -> dict[str, tuple[float, float]]:
     """90 % intervals of figures above zero.
 
     Classes err apart from each other, and their logarithms are added as if figures were linear in them.
@@ -98,12 +102,14 @@ def intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) 
     Args:
         found: figures by name.
         moved: what each becomes when one class of kernels is off by a standard deviation (:func:`each_moved`).
+        first: by how much first tokens may come later beside, in the unit of figures whose names begin with ``ttft``.
     """
     out = {}
     for name, value in found.items():
         if value > 0 and all(other[name] > 0 for other in moved):
             width = Z90 * math.sqrt(sum(math.log(other[name] / value) ** 2 for other in moved))
-            out[name] = value * math.exp(-width), value * math.exp(width)
+            later = math.log1p(first / value) if name.startswith("ttft") else 0.0
+            out[name] = value * math.exp(-width), value * math.exp(math.hypot(width, later))
     return out
 
 

@@ -71,7 +71,8 @@ class LockStepTimes:
         moved = self._moved(tokens)
         sequences = max(shape.decodes + len(shape.chunks) for shape in working)
         prompts = any(shape.chunks for shape in working)
-        return self.own.with_host(longest + round((experts + moved) * PICOSECONDS_PER_SECOND), sequences, prompts)
+        beside = self.own.slower * (experts + moved)
+        return self.own.with_host(longest + round(beside * PICOSECONDS_PER_SECOND), sequences, prompts)
 
     def _experts(self, tokens: int) -> float:
         """Seconds of the routed experts of all layers for the tokens of all ranks, on the fullest device."""

@@ -156,6 +156,7 @@ class ModelTimes(StepTimes):
         issue_s, collective_s: seconds that the host takes to launch one kernel, and one collective, of an eager engine,
             while the device runs; 0 where graphs or compiled code launch them.
         gap_s: seconds between two steps that nothing hides.
+        slower: factor of what the devices take.
         engine_host: what the engine's host does for each step, beside.
         host_ticks: picoseconds of the host in a step, launches included.
         prompt_ticks: likewise in one that holds prompts.
@@ -172,6 +173,7 @@ class ModelTimes(StepTimes):
     issue_s: float = 0.0
     collective_s: float = 0.0
     gap_s: float = 0.0
+    slower: float = 1.0
     engine_host: StepHost = NO_HOST
     graph_sizes: tuple[int, ...] = ()
     host_ticks: int = field(init=False, repr=False, default=0)
@@ -190,7 +192,7 @@ class ModelTimes(StepTimes):
                 f"{layers} layers do not divide among {self.stages} pipeline stages: choose another number"
             )
         self._own = layers // self.stages
-        self._scale = self._own * float(PICOSECONDS_PER_SECOND)
+        self._scale = self._own * self.slower * float(PICOSECONDS_PER_SECOND)
         self._one_call = self.kernels.one_call
         reduces = self.kernels.reduces if self.kernels.tensor_parallel > 1 else 0
         launched = self._own * (self.kernels.launches + 1) + KERNELS_A_STEP
@@ -243,7 +245,8 @@ class ModelTimes(StepTimes):
             ticks += self._ends(tokens, embedding=True)
         if stage < self.stages - 1:
             assert self.communication is not None
-            ticks += picoseconds(self.communication.send(2.0 * step.tokens * self.kernels.model.width), "a send")
+            sent = self.communication.send(2.0 * step.tokens * self.kernels.model.width)
+            ticks += picoseconds(self.slower * sent, "a send")
         elif step.sampled:
             ticks += self._ends(step.sampled, embedding=False)
         return max(ticks, 1)
@@ -373,11 +376,11 @@ class ModelTimes(StepTimes):
             (self.kernels.sampling, SEQUENCES_FILLED, -1),
         ):
             counts = np.arange(1, most + 1)
-            ticks = picoseconds(price(counts), lambda row: "the ends of a step")
+            ticks = picoseconds(self.slower * price(counts), lambda row: "the ends of a step")
             self._sampling |= dict(zip((sign * counts).tolist(), ticks.tolist(), strict=True))
 
     def _beyond(self, tokens: int) -> float:
-        return self._own * float(self._of_tokens(np.array([tokens]))[0]) * PICOSECONDS_PER_SECOND
+        return self._scale * float(self._of_tokens(np.array([tokens]))[0])
 
     def _decode(self, sequences: int, keys: float) -> float:
         row = self._rows.get(sequences)
@@ -434,7 +437,7 @@ class ModelTimes(StepTimes):
         found = self._sampling.get(key)
         if found is None:
             price = self.kernels.embedding if embedding else self.kernels.sampling
-            found = self._sampling[key] = picoseconds(float(price([count])[0]), "the ends of a step")
+            found = self._sampling[key] = picoseconds(self.slower * float(price([count])[0]), "the ends of a step")
         return found
 
 

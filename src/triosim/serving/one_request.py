@@ -26,7 +26,7 @@ from triosim.serving.pim import PimKernels, PimReport
 from triosim.serving.policy import Policy, engine_on
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked, refuse_idle
-from triosim.serving.pool_times import device_of, front_seconds, step_times
+from triosim.serving.pool_times import device_of, front_seconds, front_spread, step_times
 from triosim.serving.request_energy import RequestEnergy, request_energy
 from triosim.serving.requests import Request
 from triosim.serving.state_cache import state_type
@@ -164,7 +164,7 @@ def infer(
     for errors in each_moved(own.size) if bounded else ():
         others = step_times(own, model, moved=errors, host=host)
         others_s = [_seconds(others, step) for step in steps]
-        moved.append(_figures(front_seconds(own, errors.host) + sum(others_s[:last]), others_s[last:]))
+        moved.append(_figures(front + sum(others_s[:last]), others_s[last:]))
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
     parts = [_breakdown(times, step) for step in prompts]
     breakdown = {"prompt": {name: sum(part[name] for part in parts) for name in parts[0]} | {"front": front}}
@@ -185,7 +185,7 @@ def infer(
         pim = times.kernels.report(batch, middle.context / batch)
     return OneRequest(
         own, prompt, output, batch, context, ttft, figures.get("tpot_s"), figures["e2e_s"], breakdown, held, kept, pim,
-        energy, states, intervals(figures, moved) if bounded else {},
+        energy, states, intervals(figures, moved, front_spread(own)) if bounded else {},
     )  # fmt: skip
 
 

@@ -43,7 +43,8 @@ class Pool:
             experts are divided among all devices (:mod:`triosim.serving.lockstep`).
         expert_ranks: ranks of the devices of ``tensor_parallel`` that have whole experts of their pool, each divided
             among the devices of a rank; ranks of attention share experts among all devices in any case.
-        expert_skew: how many times the mean the experts of the fullest device are chosen then, but for chance.
+        expert_skew: how many times the mean the experts of the fullest device are chosen then, but for chance; as
+            measured if None (:data:`triosim.serving.expert_ranks.UNEVEN`).
         replicas: copies of the model.
         weights: one of :data:`triosim.serving.model.PRECISIONS`.
         kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
@@ -92,7 +93,7 @@ class Pool:
     stages: int = 1
     attention_ranks: int = 1
     expert_ranks: int = 1
-    expert_skew: float = 1.0
+    expert_skew: float | None = None
     replicas: int = 1
     weights: str = "bf16"
     kv_cache: str = "bf16"

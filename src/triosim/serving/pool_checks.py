@@ -158,7 +158,9 @@ def _check_experts(pool: Pool, model: ServedModel) -> None:
     elif uneven := next((k.experts.count for k in model.kinds if k.experts and k.experts.count % ranks), 0):
         raise InputError(f"--ep {ranks} does not divide the {uneven} experts of {pool.model}: use one that does")
     shared = pool.experts.ranks
-    if shared == 1 and pool.expert_skew != 1:
+    if pool.expert_skew is None:
+        return
+    if shared == 1:
         raise InputError(
             "--expert-skew is of experts that ranks share: give --ep or --dp of at least 2, or leave it out"
         )

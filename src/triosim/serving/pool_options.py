@@ -31,7 +31,7 @@ class PoolOptions:
     pp: Count = 1
     dp: Count = 1
     ep: Count = 1
-    expert_skew: Annotated[float, AtLeast(1)] = 1.0
+    expert_skew: Annotated[float, AtLeast(1)] | None = None
     replicas: Count = 1
     weights: str | None = None
     kv_cache: str = "bf16"

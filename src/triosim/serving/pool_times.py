@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import OFF, PimKernels
 from triosim.serving.policy import ENGINES, engine_on, fused_casts
 from triosim.serving.pool import Pool
+from triosim.serving.software import between_sources
 from triosim.serving.state_cache import state_type
 from triosim.serving.step_times import (
     EAGER_FRONT_S,
     EAGER_ISSUE_S,
-    FRONT_SPREAD,
     NO_HOST,
     StepHost,
     StepTimes,
@@ -98,19 +99,23 @@ def step_times(
     return ModelTimes(
         kernels, between, pool.stages, graphs=issue == 0, host_s=pool.host_s, issue_s=issue * off,
         collective_s=collective_seconds(pool.host) * off, engine_host=host.off(moved.host),
+        slower=math.exp(moved.software * between_sources(pool.engine).steps / Z90),
         graph_sizes=engine_on(device_of(pool, first), pool.engine, pool.engine_options).graphs(),
     )  # fmt: skip
 
 
-def front_seconds(pool: Pool, off: float = 0.0) -> float:
-    """Seconds that pass between a client and the engine of a pool, there and back, off by so many standard deviations
-    unless somebody says them; none before those of images."""
+def front_seconds(pool: Pool) -> float:
+    """Seconds that pass between a client and the engine of a pool, there and back; none before those of images."""
     if pool.front_s is not None:
         return pool.front_s
     if pool.denoises:
         return 0.0
-    own = EAGER_FRONT_S if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
-    return own * FRONT_SPREAD ** (off / Z90)
+    return EAGER_FRONT_S if issue_seconds(pool.host) else ENGINES.chosen(pool.engine).front_s
+
+
+def front_spread(pool: Pool) -> float:
+    """Seconds that these may be more; none where somebody says them."""
+    return 0.0 if pool.front_s is not None or pool.denoises else between_sources(pool.engine).front
 
 
 def own_all_reduce(pool: Pool) -> str:

@@ -254,7 +254,7 @@ def drafter_of(
         return MedusaHeads(kernels, plan.tokens)
     if plan.kind == "eagle":
         one = replace(kernels, model=model.of_one_layer())
-        return DraftModel(ModelTimes(one, times.communication, graphs=times.graphs), one)
+        return DraftModel(ModelTimes(one, times.communication, graphs=times.graphs, slower=times.slower), one)
     assert plan.model is not None
     small = served_model(plan.model)
     if small.vocabulary != model.vocabulary:
@@ -265,7 +265,7 @@ def drafter_of(
     if small.heads % tensor_parallel:
         raise InputError(f"--tp {tensor_parallel} does not divide the {small.heads} heads of {plan.model}")
     own = replace(kernels, model=small)
-    return DraftModel(ModelTimes(own, times.communication, graphs=times.graphs))
+    return DraftModel(ModelTimes(own, times.communication, graphs=times.graphs, slower=times.slower))
 
 
 @dataclass

@@ -66,11 +66,9 @@ class StepHost(NamedTuple):
 
 NO_HOST = StepHost()
 
-HOST_SPREAD, FRONT_SPREAD = 1.5, 3.0
-"""Factors within which, either way, nine of ten hosts and servers lie.  A kernel's launch took 38, 46.5 and 53 us on
-three of them (:data:`EAGER_ISSUE_S`), whose processors are not those of others.  What servers add to a first token
-differs more: the one constant that is taken (:data:`FRONT_S`) was chosen of one laboratory's, and one user of a small
-model on an L4 waits 27 ms where its engine takes 5 (``validation/data/served.csv``, row 114)."""
+HOST_SPREAD = 1.5
+"""Factor within which, either way, nine of ten hosts lie.  A kernel's launch took 38, 46.5 and 53 us on three of them
+(:data:`EAGER_ISSUE_S`), whose processors are not those of others."""
 
 EAGER_ISSUE_S = 46.5e-6
 """Seconds that such an engine takes to launch one kernel of a large model (``--host large-model``; trainings have
@@ -93,7 +91,8 @@ SGLang (Qwen3-32B on 1 to 8) and TensorRT-LLM 1.0 (Llama-3.1-8B on 1 to 8)."""
 
 FRONT_S = 5e-3
 """Seconds that a server of today adds to a first token before and behind its engine.  Chosen on the even rows of closed
-loops on H100 (``python -m validation.judge.serving silicon``), of 0 to 8 ms."""
+loops on H100 (``python -m validation.judge.serving silicon``), of 0 to 8 ms.  Servers differ much in it
+(:mod:`triosim.serving.software`)."""
 
 EAGER_ALONE = StepHost(1.28e-3, 0.106e-3, hidden=False)
 EAGER_SHARED = StepHost(3.84e-3, 0.216e-3, hidden=False)
@@ -101,6 +100,10 @@ EAGER_SHARED = StepHost(3.84e-3, 0.216e-3, hidden=False)
 of Ray: the line through 8 and 64 sequences of the medians that Vidur publishes of an A100 (its repository,
 ``data/profiling/a100/cpu_overheads.csv``; schedule, inputs, sampler, outputs and, between processes, messages).  Alone
 Llama-2-7B: 2.13 and 8.05 ms; shared Llama-2-70B on four: 5.58 and 17.70 ms."""
+
+VLLM_V0 = EAGER_ALONE._replace(launch_s=EAGER_ISSUE_S)
+"""Of vLLM before its version 1, whose decodes run in graphs: the host of 2023 prepares and ends steps as before, and
+launches the kernels of prompts one by one.  Nothing is chosen for it."""
 
 EAGER_FRONT_S = 19.3e-3
 """Seconds that such an engine's server adds to a first token, as ``FRONT_S``: what prompts of BLOOM-176B of 128 and 256

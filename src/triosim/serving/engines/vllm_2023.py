@@ -21,12 +21,14 @@ class Vllm2023(Policy):
         max_running: requests that may run at a time.
         max_tokens: requests of a step times the longest of their prompts (they are padded to it).
         watermark: share of all blocks that stays free when a request is admitted.
+        padded: whether prompts of a step are padded to the longest of them.
     """
 
     max_running: int = 128
     max_tokens: int | None = 4096
     watermark: float = 0.01
 
+    padded: ClassVar[bool] = True
     speculates: ClassVar[bool] = False
     steady: ClassVar[bool] = True
     swaps: ClassVar[bool] = True
@@ -37,15 +39,15 @@ class Vllm2023(Policy):
 
     def _prompts(self) -> Batch:
         step: Batch = []
-        longest, keep = 0, self.watermark * self.cache.blocks
+        longest, together, keep = 0, 0, self.watermark * self.cache.blocks
         while self.waiting and len(self.running) < self.max_running and len(step) < self.per_step:
             request = self.waiting[0]
             if request.away:  # no prompt begins before those come back that gave way
                 break
-            longest = max(longest, request.known)
-            padded = (len(step) + 1) * longest
+            longest, together = max(longest, request.known), together + request.known
+            tokens = (len(step) + 1) * longest if self.padded else together
             blocks = ceil(request.known / self.block_tokens)
-            if padded > (self.max_tokens or padded) or self.cache.free - blocks < keep:
+            if tokens > (self.max_tokens or tokens) or self.cache.free - blocks < keep:
                 break
             self.admit()
             self.cache.start(request, request.known)
