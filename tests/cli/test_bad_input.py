@@ -102,7 +102,7 @@ def test_a_workload_that_is_not_there(name: str, words: str) -> None:
         ),
         (
             ("train", "mixtral-8x7b", "--system", "dgx-h100", "--ep", "8", "--parallelism", "diloco"),
-            "workers of local steps (diloco) have experts of their own",
+            "dp_local 4 cannot be divided into groups of ep 8: sizes that fit are 1, 2, 4",
         ),
         (("train", "llama-3-8b", "--device", "H100", "--recompute", "full/100"), "there are 32 blocks"),
         (("train", "llama-3-8b", "--device", "H100", "--recompute", ""), "recompute is empty"),
