@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 from validation.data.served import ServedRow, read
-from validation.fit.software import SourceError, of_stacks, unseen
+from validation.fit.software import Between, SourceError, of_stacks
 from validation.judge.served import engine_of, predicted
 
 import triosim.serving
@@ -39,6 +39,8 @@ from triosim.serving.software import SCHEMA
 TARGET = Path(triosim.serving.__file__).parent / "data" / "software.json"
 KINDS = {"ttft_ms": "first", "tpot_ms": "steps", "itl_ms": "steps", "latency_s": "steps", "rate": "steps"}
 """What each measured figure says."""
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute value of a standard normal variable."""
 
 
 class Error(NamedTuple):
@@ -89,11 +91,17 @@ def of_engines(found: Iterable[Error]) -> dict[str, dict[str, float]]:
     for kind, of_source in (("steps", partial(_steps, usual=known)), ("front", _front)):
         every = {key: of_source(key[1], own) for key, own in sources.items()}
         blind = [error for key, error in every.items() if error and all(one.row.first for one in sources[key])]
-        usual = unseen(blind)
+        usual = _unseen(blind)
         out[""][kind] = Z90 * usual
-        for engine, (deviation, _) in of_stacks([error for error in every.values() if error], usual).items():
+        for engine, (deviation, _) in of_stacks([one for one in every.values() if one], Between(0.0, usual)).items():
             out[engine][kind] = Z90 * deviation
     return {engine: {**out[""], **spreads} for engine, spreads in sorted(out.items())}
+
+
+def _unseen(blind: list[SourceError]) -> float:
+    """Standard deviation of sources about what is predicted of them, less what was known."""
+    whole = float(np.median([abs(one.log) for one in blind])) / NORMAL_MEDIAN
+    return math.sqrt(max(whole**2 - float(np.median([one.known for one in blind])) ** 2, 0.0))
 
 
 def _steps(engine: str, own: list[Error], usual: float) -> SourceError | None:
