@@ -67,6 +67,11 @@ HELD = {
         "maxtext": 0.152, "megatron": 0.115, "megatron-deepspeed": 0.152, "nanotron": 0.176, "torchtitan": 0.159,
     },
     "P0382": {"": 0.182, "maxtext": 0.115, "nemo": 0.182},
+    "P0545": {
+        "": 0.182, "flash-attention": 0.163, "internevo": 0.149, "lit-gpt": 0.149, "llm-foundry": 0.149,
+        "maxtext": 0.107, "megatron": 0.0974, "megatron-core": 0.169, "megatron-deepspeed": 0.162,
+        "nanotron": 0.149, "torch": 0.129, "torchtitan": 0.105,
+    },
 }  # fmt: skip
 """What sources differ by, of which first intervals held some from a row on, by stack, ``""`` where none of these ran:
 this script's figures at that time.  It is no error known besides."""
