@@ -68,6 +68,8 @@ def _taken(
     seconds = work.seconds
     if np.min(clock) < 1.0:  # at the full clock nothing is slower
         sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
+        if work.clock is not None:  # what a datasheet says of joules is less than what long products draw
+            sustained = np.minimum(sustained, work.clock)
         seconds = seconds * (1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1))
     return seconds * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
 

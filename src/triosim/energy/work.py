@@ -34,6 +34,8 @@ class OperatorWork:
         dtype: element type that is multiplied, -1 where only bytes matter, int64.
         voltage: that at which it runs at the full clock: 1, or lower where the TDP binds it.
         find_bound: finds :attr:`bound`, which only clocks below the full one ask for.
+        clock: at which it runs at the full clock of its device, where its own power holds it back; None where nobody
+            says, so that its voltage tells.
     """
 
     seconds: NDArray[np.float64]
@@ -43,6 +45,7 @@ class OperatorWork:
     dtype: NDArray[np.int64]
     voltage: NDArray[np.float64]
     find_bound: Callable[[], NDArray[np.float64]]
+    clock: NDArray[np.float64] | None = None
 
     @cached_property
     def bound(self) -> NDArray[np.float64]:
@@ -93,7 +96,7 @@ def kernel_work(
     switching, left, voltage = flop_j + cache_j, room - memory_j, np.ones(len(room))
     over = np.flatnonzero(switching > left)
     voltage[over] = np.sqrt(left[over] / switching[over])
-    return OperatorWork(seconds, flop_j, cache_j, memory_j, dtype, voltage, find)
+    return OperatorWork(seconds, flop_j, cache_j, memory_j, dtype, voltage, find, times.clock)
 
 
 def joined(parts: Sequence[OperatorWork]) -> OperatorWork:

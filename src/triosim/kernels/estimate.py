@@ -79,6 +79,8 @@ class Estimates:
         notes: sentences on what a reader of the prediction should know about these times.
         warnings: sentences on what is not as a reader would expect.
         joules: of the operators, where the model says them; else they follow from what the device draws.
+        clock: over the full one, at which each runs where its power holds it back, 1 where nothing does; None where
+            nobody says.
     """
 
     seconds: NDArray[np.float64]
@@ -88,6 +90,7 @@ class Estimates:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     joules: OperatorJoules | None = None
+    clock: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)

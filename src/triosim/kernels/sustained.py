@@ -144,7 +144,7 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
     classified = classify(trace, device)
     moved = np.isin(classified.group, _MOVED) & (times.source == Source.PHYSICAL) & (times.limit == Limit.COMPUTE)
     moved &= (classified.dtype >= 0) & (times.seconds > 0)
-    seconds = times.seconds.copy()
+    seconds, clock = times.seconds.copy(), np.ones(len(times))
     flop = np.nan_to_num(trace.operators.flop)
     for code in distinct(classified.dtype[moved]).tolist():
         how = multiplication(device, DTYPES[code])
@@ -157,9 +157,10 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
                 part = 1.0 if group in _PRODUCTS else load().attention
                 rates = np.round(flop[some] / seconds[some] / burst, -9)
                 found, back = np.unique(rates, return_inverse=True)
-                slow = slowdown(device, how.dtype, found, burst, part)
-                seconds[some] *= slow[back.ravel()]
-    return replace(times, seconds=seconds)
+                slow = slowdown(device, how.dtype, found, burst, part)[back.ravel()]
+                seconds[some] *= slow
+                clock[some] = burst / slow
+    return replace(times, seconds=seconds, clock=clock)
 
 
 def _by_engine(

@@ -75,6 +75,9 @@ def in_fused_kernels(times: Estimates, job: PricingJob, fidelity: Fidelity) -> E
     for name in ("spread", "source", "limit"):
         columns[name] = getattr(times, name).copy()
         columns[name][kernels.rows] = getattr(own, name)
+    if times.clock is not None and own.clock is not None:
+        columns["clock"] = times.clock.copy()
+        columns["clock"][kernels.rows] = own.clock
     if joules is not None and own.joules is not None:
         each = {field.name: getattr(joules, field.name).copy() for field in fields(joules)}
         for name, column in each.items():
@@ -89,7 +92,7 @@ def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortStepSource) ->
     """Operator times of the long step from those of the short one; what spans all blocks is priced by itself."""
     few = _lasting(replace(job, trace=short.step.trace, recorded=short.workload), fidelity)
     source, rows = short.of_long.source, short.of_long.spanning
-    names = ("seconds", "spread", "source", "limit")
+    names = ["seconds", "spread", "source", "limit", *(["clock"] if few.clock is not None else [])]
     columns: dict[str, Any] = {name: getattr(few, name)[source] for name in names}
     joules = None if few.joules is None else few.joules.take(source)
     if rows.size:
