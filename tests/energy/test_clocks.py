@@ -24,7 +24,7 @@ def seconds(clock_mhz: float | None = None, tdp_w: float | None = None) -> float
 
 @pytest.mark.parametrize("clock_mhz", [1700, 1500, 1350, 1200])
 def test_a_held_clock_and_the_power_do_not_slow_the_same_product_twice(clock_mhz: float) -> None:
-    """Each operator takes the longer of two: as its power lets it run, and as the clock does where power is no matter."""
+    """Each operator takes the longer of two: as its power lets it run, and as the clock does with power to spare."""
     plenty = 5000.0
     power, clock, both = seconds(), seconds(clock_mhz, plenty), seconds(clock_mhz)
     assert seconds(None, plenty) < power  # the TDP binds products of this model
