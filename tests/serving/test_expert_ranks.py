@@ -99,7 +99,7 @@ def test_a_replica_with_ranks_of_experts_serves() -> None:
         serve(Deployment((Pool("deepseek-v3", system, expert_ranks=ep, **how),)), table, interval=False)
         for ep in (1, 8)
     )
-    assert one.table()["plan"]["ep"] == 1
+    assert one.to_dict()["plan"]["ep"] == 1
     assert eight.to_dict()["plan"]["ep"] == eight.to_dict()["pools"][0]["ep"] == 8
     assert eight.metrics.figures["requests"] == 40
     tpot = [found.metrics.distributions["tpot"].mean for found in (one, eight)]

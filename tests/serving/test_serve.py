@@ -163,7 +163,7 @@ def test_a_pipeline_serves() -> None:
             "leave 1 of the system's 7 devices idle: give a",
         ),
         (("--requests", "nowhere.csv"), "no such file"),
-        ((*TRAFFIC, "--requests", "0"), "--requests 0: give at least one"),
+        ((*TRAFFIC, "--requests", "0"), "--requests 0: give a whole number from 1 up"),
         ((*TRAFFIC, "--arrivals", "poison:8"), "did you mean poisson"),
         ((*TRAFFIC, "--arrivals", "poisson:-1"), "must be above zero"),
         ((*TRAFFIC, "--lengths", "lognormal:1000,512"), "has no option '512'; it has sigma=, max=, ratio="),

@@ -198,8 +198,8 @@ def quantized(
 
 def _keeps_quantized(trace: Trace) -> bool:
     """Whether frozen weights of a training step lie in memory as products multiply them."""
-    values = trace.values
-    return bool(np.any((values.category == Category.WEIGHT) & (values.dtype == DTYPE_CODE[EIGHT_BITS])))
+    values, trains = trace.values, np.any(trace.operators.phase == Phase.BACKWARD)
+    return bool(trains and np.any((values.category == Category.WEIGHT) & (values.dtype == DTYPE_CODE[EIGHT_BITS])))
 
 
 @kept(32, room=ROOM, size=len)

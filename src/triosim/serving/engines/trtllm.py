@@ -1,7 +1,6 @@
 """TensorRT-LLM's in-flight batching (its documentation): whole prompts join others while tokens and blocks last.
 
-Its cache takes a share of the memory that weights and a full step leave (``free_gpu_memory_fraction`` of its
-``KvCacheConfig``, 0.9).
+Its cache takes a share of what weights and a full step leave (``free_gpu_memory_fraction`` of ``KvCacheConfig``, 0.9).
 """
 
 from __future__ import annotations
