@@ -63,14 +63,12 @@ def _taken(
     work: OperatorWork, clock: float | NDArray[np.float64], brake: float | NDArray[np.float64] = 1.0
 ) -> tuple[NDArray[np.float64], ...]:
     """Seconds, and joules of FLOP, caches and memory, at one clock or each at its own."""
-    law = power.constants()
-    squared = np.minimum(law.voltage(clock), work.voltage) ** 2
-    seconds = work.seconds
+    seconds, voltage = work.seconds, work.voltage
     if np.min(clock) < 1.0:  # at the full clock nothing is slower
-        sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
-        if work.clock is not None:  # what a datasheet says of joules is less than what long products draw
-            sustained = np.minimum(sustained, work.clock)
-        seconds = seconds * (1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1))
+        law, running = power.constants(), work.running
+        seconds = seconds * (1 + work.bound * (np.maximum(running / clock, 1.0) - 1))
+        voltage = voltage * np.minimum(law.voltage(clock) / law.voltage(running), 1.0)
+    squared = voltage**2
     return seconds * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.energy.device import DeviceEnergy
+from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.classes import classify
@@ -51,6 +52,16 @@ class OperatorWork:
     def bound(self) -> NDArray[np.float64]:
         """Part of its time that computes and follows the clock."""
         return self.find_bound()
+
+    @cached_property
+    def running(self) -> NDArray[np.float64]:
+        """Clock over the full one at which it runs where nothing but its own power holds the device back.
+
+        What it draws is what it draws at this clock: joules of a datasheet's FLOP are less than what long products draw
+        at the full one, so that their voltage alone would not tell that these run slower.
+        """
+        clock = np.clip(power.constants().clock_of_voltage(self.voltage), power.LOWEST_CLOCK, 1.0)
+        return clock if self.clock is None else np.minimum(clock, np.maximum(self.clock, power.LOWEST_CLOCK))
 
 
 def operator_work(trace: Trace, device: Accelerator, energy: DeviceEnergy | None, times: Estimates) -> OperatorWork:
