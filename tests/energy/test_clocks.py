@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import triosim
+from triosim.energy.work import OperatorWork, joined
 from triosim.hardware.system import System
 
 MODEL = triosim.model("llama-3.2-1b", batch_size=4, sequence_length=2048, configuration={"num_hidden_layers": 2})
@@ -36,3 +38,13 @@ def test_a_clock_that_power_does_not_reach_changes_little() -> None:
     full = H200.models[0].clock_hz or 0.0
     assert seconds(full / 1e6) == seconds()
     assert seconds(0.9 * full / 1e6) == pytest.approx(seconds(), rel=0.03)
+
+
+def test_operators_that_are_put_together_keep_the_clocks_that_they_run_at() -> None:
+    def work(clock: list[float] | None) -> OperatorWork:
+        one = np.ones(2)
+        return OperatorWork(one, one, one, one, one.astype(np.int64), one, lambda: one,
+                            None if clock is None else np.array(clock))  # fmt: skip
+
+    assert joined([work([0.7, 1.0]), work([0.9, 0.8])]).running.tolist() == [0.7, 1.0, 0.9, 0.8]
+    assert joined([work([0.7, 1.0]), work(None)]).running.tolist() == [0.7, 1.0, 1.0, 1.0]

@@ -112,6 +112,8 @@ def kernel_work(
 
 def joined(parts: Sequence[OperatorWork]) -> OperatorWork:
     """The operators of all parts, one after the other."""
+    known = any(part.clock is not None for part in parts)
+    clocks = [np.ones(len(part.seconds)) if part.clock is None else part.clock for part in parts]
     return OperatorWork(
         seconds=np.concatenate([part.seconds for part in parts]),
         flop_j=np.concatenate([part.flop_j for part in parts]),
@@ -120,6 +122,7 @@ def joined(parts: Sequence[OperatorWork]) -> OperatorWork:
         dtype=np.concatenate([part.dtype for part in parts]),
         voltage=np.concatenate([part.voltage for part in parts]),
         find_bound=lambda: np.concatenate([part.bound for part in parts]),
+        clock=np.concatenate(clocks) if known else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from triosim.core.dataclass import dataclass
@@ -77,12 +77,11 @@ class RankedPlans:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        front = None if self.front is None else [_plain(one) for one in self.front]
         return {
-            **asdict(replace(self, best=(), front=None)),
             "best": [_plain(one) for one in self.best],
-            "front": front,
-        }
+            "front": None if self.front is None else [_plain(one) for one in self.front],
+            "legal": self.legal, "predicted": self.predicted, "fell_out": [list(one) for one in self.fell_out],
+        }  # fmt: skip
 
 
 def _plain(one: RankedPlan) -> dict[str, Any]:
