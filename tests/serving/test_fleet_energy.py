@@ -16,10 +16,12 @@ from triosim.energy.cost import cost
 from triosim.energy.device import device_energy
 from triosim.hardware.machine import system
 from triosim.hardware.power import lowest_cap
+from triosim.kernels.sustained import burst_clock
 from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.fleet_energy import FleetEnergy
 from triosim.serving.fleet_search import least_energy_clock
 from triosim.serving.metrics import parse_slo
+from triosim.serving.model import PRECISIONS
 from triosim.serving.one_request import infer
 from triosim.serving.pool import Pool
 from triosim.serving.pool_checks import checked
@@ -31,6 +33,7 @@ from triosim.serving.traffic import traffic
 
 H100 = system(device="H100-SXM5-80GB", devices=4)
 ONE = system(device="H100-SXM5-80GB", devices=1)
+H200 = system(device="H200-SXM-141GB", devices=1)
 TRAFFIC = traffic("poisson:8", "uniform:128-512", 300, 0)
 COMMAND = ("serve", "llama-3-8b", "--device", "H100", "--arrivals", "poisson:8", "--lengths", "uniform:128-512",
            "--requests", "200", "--interval", "off")  # fmt: skip
@@ -107,15 +110,40 @@ def test_one_request_in_a_fleet_takes_what_it_takes_alone() -> None:
 
 
 def test_a_lower_clock_slows_prompts_and_spares_energy() -> None:
-    full, slow = (infer(Pool("llama-3-8b", ONE, clock_hz=clock), 1024, 64) for clock in (None, 990e6))
+    full, slow = (infer(Pool("llama-3-8b", ONE, clock_hz=clock, front_s=0.0), 1024, 64) for clock in (None, 990e6))
     assert full.tpot_s is not None
     assert slow.tpot_s is not None
     assert 1.5 < slow.ttft_s / full.ttft_s <= 2.0  # half the clock; it was not at the boost clock at full power
     assert full.tpot_s <= slow.tpot_s < 1.02 * full.tpot_s
     assert slow.joules < 0.95 * full.joules
-    none = infer(Pool("llama-3-8b", ONE, clock_hz=1980e6), 1024, 64)
+    none = infer(Pool("llama-3-8b", ONE, clock_hz=1980e6, front_s=0.0), 1024, 64)
     assert none.e2e_s == full.e2e_s
     assert none.joules == pytest.approx(full.joules)
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_a_clock_slows_products_from_that_on_at_which_their_power_lets_them_run(weights: str) -> None:
+    """And no sooner: what they draw by themselves has slowed them already."""
+    own = PRECISIONS[weights].multiplied
+    burst = burst_clock(ONE.model(0), own)
+    full = ONE.model(0).clock_hz or 0.0
+    assert burst < 0.85
+    up = {}
+    for clock in (None, 1.05 * burst, 0.8 * burst):
+        pool = Pool("llama-3-70b", ONE, weights=weights, clock_hz=None if clock is None else clock * full)
+        up[clock] = float(kernels_of(pool, checked(pool)).operators([8192])["up"][0])
+    free, above, below = up.values()
+    assert above == pytest.approx(free, rel=1e-3)
+    assert below == pytest.approx(free / 0.8, rel=0.01)
+
+
+def test_joules_do_not_fall_at_a_clock_that_power_keeps_from() -> None:
+    free, high, low = (
+        infer(Pool("llama-3-8b", H200, clock_hz=clock, engine_options={"max-tokens": "8192"}), 8000, 1).joules
+        for clock in (None, 1700e6, 1200e6)
+    )
+    assert high == pytest.approx(free, rel=0.02)
+    assert low < 0.95 * free
 
 
 def test_a_cap_holds_and_a_high_one_changes_nothing() -> None:

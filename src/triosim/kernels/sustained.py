@@ -39,7 +39,8 @@ from triosim.kernels.arithmetic import GPUS, multiplication
 from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, EXPERTS, MATRIX, classify
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.physical import _constants, gemm
-from triosim.kernels.work.gemm import scaled_by_rows
+from triosim.kernels.work.gemm import Gemm, scaled_by_rows
+from triosim.kernels.work.moe import ExpertCalls
 from triosim.trace.tables import Trace
 
 REFERENCE_HZ = 1.41e9
@@ -129,6 +130,27 @@ def burst_clock(device: Accelerator, dtype: str, engine: str = "") -> float:
     chip = gemm.silicon(device, dtype)
     own = gemm.load().constants[engine or chip.unit].on(gemm.generation_of(device))
     return gemm.sustained(chip, own, gemm.REFERENCE_WIDTH[chip.unit]) / (own.reach * chip.peak)
+
+
+def burst_clocks(work: Gemm | ExpertCalls, device: Accelerator) -> NDArray[np.float64]:
+    """The same of each product, 1 where nothing holds it back.
+
+    Args:
+        work: products, or calls of experts.
+        device: what they run on.
+    """
+    out = np.ones(len(work))
+    if device.kind not in GPUS or device.tdp_w is None:
+        return out
+    for code in distinct(work.dtype).tolist():
+        how = multiplication(device, DTYPES[code])
+        if how.unit == "simt":
+            continue
+        rows = work.dtype == code
+        out[rows] = burst_clock(device, how.dtype)
+        if isinstance(work, Gemm) and gemm.TUNED in gemm.engines(device, how.dtype):
+            out[rows & work.tuned] = burst_clock(device, how.dtype, gemm.TUNED)
+    return out
 
 
 def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,14 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
-from triosim.energy.governor import governed, governed_apart
+from triosim.energy.governor import ClockedOperators, governed, governed_apart
 from triosim.energy.work import OperatorWork, joined, kernel_work
-from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.physical.kinds import Work
+from triosim.kernels.sustained import burst_clocks
+from triosim.kernels.work.gemm import Gemm
+from triosim.kernels.work.moe import ExpertCalls
 from triosim.kernels.work.stream import Stream
 from triosim.serving.kernel_times import Seconds, ServingKernels
 
@@ -39,13 +42,15 @@ class ThrottledDevice:
     Attributes:
         device: with its settings.
         energy: what it draws; None where nobody knows.
-        prompts, decodes: clock of a step of these, over the boost clock.
+        prompts: clock of a step of these, over the boost clock.
+        switching: joules of FLOP and of caches, over those at the full clock: the first of a step of prompts, which
+            computes most, the second of one of decodes, which reads most.
     """
 
     device: Accelerator
     energy: DeviceEnergy | None
     prompts: float
-    decodes: float
+    switching: tuple[float, float]
 
     def seconds(self, work: Work, found: Estimates) -> Seconds:
         """Times of kernels whose times at the full clock are ``found``."""
@@ -55,13 +60,6 @@ class ThrottledDevice:
     def most_w(self) -> float:
         """Watts that it draws at most; infinite where nothing says."""
         return math.inf if self.device.power_cap_w is None else self.device.power_cap_w
-
-    @property
-    def switching(self) -> tuple[float, float]:
-        """Joules of FLOP and of caches, over those at the full clock: the squares of the voltages of prompts, which
-        compute most, and of decodes, which read most."""
-        law = power.constants()
-        return float(law.voltage(self.prompts)) ** 2, float(law.voltage(self.decodes)) ** 2
 
 
 def under_limits(kernels: ServingKernels, cap_w: float | None, clock_hz: float | None) -> ServingKernels:
@@ -83,8 +81,21 @@ def under_limits(kernels: ServingKernels, cap_w: float | None, clock_hz: float |
     prompts.prefill([PROMPT_TOKENS], [0])
     decodes.layer([DECODES])
     decodes.decode([DECODES], [KEYS])
-    held = ThrottledDevice(device, energy, prompts.governed(device, energy), decodes.governed(device, energy))
-    return replace(kernels, held=held)
+    of_prompts, of_decodes = prompts.governed(device, energy), decodes.governed(device, energy)
+    switching = of_prompts.left("flop_j"), of_decodes.left("cache_j")
+    return replace(kernels, held=ThrottledDevice(device, energy, of_prompts.at.clock, switching))
+
+
+class _Governed(NamedTuple):
+    """A step at its clock: all of it at the full one, and at that."""
+
+    full: OperatorWork
+    at: ClockedOperators
+
+    def left(self, name: str) -> float:
+        """Joules of a kind over those at the full clock."""
+        whole = float((getattr(self.full, name) * self.full.voltage**2).sum())
+        return float(getattr(self.at, name).sum()) / whole if whole else 1.0
 
 
 @dataclass(frozen=True)
@@ -98,13 +109,15 @@ class _Listing(ServingKernels):
         self.listed.append((work, found))
         return found
 
-    def governed(self, device: Accelerator, energy: DeviceEnergy | None) -> float:
-        """The clock at which all of it fits on average."""
+    def governed(self, device: Accelerator, energy: DeviceEnergy | None) -> _Governed:
+        """At the clock at which all of it fits on average."""
         whole = joined([_operators(device, energy, work, found) for work, found in self.listed])
-        return governed(whole, device, energy, np.ones(len(whole.seconds))).clock
+        return _Governed(whole, governed(whole, device, energy, np.ones(len(whole.seconds))))
 
 
 def _operators(device: Accelerator, energy: DeviceEnergy | None, work: Work, found: Estimates) -> OperatorWork:
     dtype: NDArray[np.int64]
     dtype = np.full(len(work), -1) if isinstance(work, Stream) else work.dtype.astype(np.int64)
+    if isinstance(work, Gemm | ExpertCalls):  # what their own power has slowed already is slow in their times
+        found = replace(found, clock=burst_clocks(work, device))
     return kernel_work(work.flop(), work.bytes(), dtype, device, energy, found)
