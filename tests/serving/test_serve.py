@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.command import run
+from tests.effort import calls
 from triosim.hardware.machine import system
 from triosim.kernels.estimate import Z90
 from triosim.serving.communication import ReplicaCommunication
@@ -33,6 +34,11 @@ def test_it_serves_and_says_so(tmp_path: Path) -> None:
     assert [goal["met"] for goal in found["goals"]] == [True, False]
     assert found["latency_s"]["ttft"]["exact"]
     assert found["output_tokens"] - 200 == found["latency_s"]["itl"]["count"]
+
+
+def test_a_send_between_stages_finds_its_way_once() -> None:
+    between = ReplicaCommunication(system(device="H100-SXM5-80GB", devices=2), 1, stages=2)
+    assert calls(lambda: between.send(1e6)) > 10 * calls(lambda: between.send(2e6))
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:

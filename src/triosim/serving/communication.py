@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,12 +125,18 @@ class ReplicaCommunication:
         """Seconds from one stage's device to the next stage's, each sending its part."""
         if self.stages == 1:
             return 0.0
-        target = self.first + self.tensor_parallel
-        source = target - 1
         own = size / self.tensor_parallel
-        route = list(self._router.route(source, target))
-        moving = float(self.system.latency[route].sum()) + own / float(self.system.bandwidth[route].min())
-        return self._factor * (moving + self._collectives.transfer(self._group([source, target]), int(own)))
+        latency, bandwidth, pair = self._next_stage
+        return self._factor * (latency + own / bandwidth + self._collectives.transfer(pair, int(own)))
+
+    @cached_property
+    def _next_stage(self) -> tuple[float, float, Group]:
+        """Latency and bandwidth of the way from one stage's last device to the next stage's first, and both as a
+        group."""
+        target = self.first + self.tensor_parallel
+        route = list(self._router.route(target - 1, target))
+        latency, bandwidth = float(self.system.latency[route].sum()), float(self.system.bandwidth[route].min())
+        return latency, bandwidth, self._group([target - 1, target])
 
     def _group(self, devices: list[int]) -> Group:
         return describe(self.system, self._router, np.array(devices))
