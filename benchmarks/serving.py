@@ -78,8 +78,8 @@ class Own(Vllm):
 
 def runs() -> list[tuple[str, bool, bool]]:
     """Engine, ``own`` for a user's, whether its steady decoding is played at once, and whether in C++."""
-    core = [(name, True, True) for name in native.ENGINES] if native.available() else []
-    asked = [("vllm-2023", True, True), ("own", False, True)] if native.available() else []
+    core = [(name, ENGINES.get(name).steady, True) for name in native.ENGINES] if native.available() else []
+    asked = [("own", True, True), ("own", False, True)] if native.available() else []
     alone = [*((name, True, False) for name in ("vllm", "vllm-2023", "sarathi")), ("own", False, False)]
     return [*core, *asked, *alone]
 

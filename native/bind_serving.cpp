@@ -100,6 +100,8 @@ std::unique_ptr<Policy> policy_of(nb::handle from, Cache& cache) {
     out.share = field<double>(from, "share");
     out.no_evict = field<bool>(from, "no_evict");
     out.chunked = field<bool>(from, "chunked");
+    out.padded = field<bool>(from, "padded");
+    out.decode_steps = whole(from.attr("decode_steps"));
     out.ahead = field<bool>(from, "ahead");
     const auto name = field<std::string>(from, "engine");
     if (name == "vllm") return std::make_unique<Vllm>(out, cache);
@@ -107,6 +109,9 @@ std::unique_ptr<Policy> policy_of(nb::handle from, Cache& cache) {
     if (name == "orca") return std::make_unique<Orca>(out, cache);
     if (name == "sglang") return std::make_unique<SgLang>(out, cache);
     if (name == "trtllm") return std::make_unique<TrtLlm>(out, cache);
+    if (name == "vllm_2023" || name == "vllm_v0") return std::make_unique<Vllm2023>(out, cache);
+    if (name == "lightllm") return std::make_unique<LightLlm>(out, cache);
+    if (name == "faster_transformer") return std::make_unique<FasterTransformer>(out, cache);
     throw Refused("no engine of that name: " + name);
 }
 

@@ -28,6 +28,8 @@ public:
     std::int64_t free, peak = 0, hit_tokens = 0, looked_up_tokens = 0;
 
     std::int64_t of(std::int64_t tokens) const { return (tokens + size - 1) / size; }
+    // Tokens of a request that all blocks hold.
+    std::int64_t most_tokens() const { return std::max(blocks - states, std::int64_t{0}) / (1 + windowed) * size; }
     std::int64_t needs(const Request& request, std::int64_t tokens) const { return of(tokens) - request.blocks; }
 
     bool hold(Request& request, std::int64_t tokens) {

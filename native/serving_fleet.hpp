@@ -87,7 +87,7 @@ public:
             if (request->known == request->end) {
                 some = true;
                 --outstanding;
-                cache->release(*request);
+                policy->finish(*request);
             }
         }
         gaps.add(gap, times);

@@ -2,8 +2,12 @@
 // says, on one pipeline stage and without priorities.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "serving_cache.hpp"
@@ -16,6 +20,8 @@ struct Options {
     bool steady = false;
     double watermark = 0, share = 0;        // sarathi; sglang
     bool no_evict = false, chunked = false; // trtllm
+    bool padded = false;                    // vllm_2023
+    std::int64_t decode_steps = 0;          // lightllm
     bool ahead = false;                     // a step is scheduled when the one before begins
 };
 
@@ -30,6 +36,9 @@ public:
     std::vector<Request*> running;  // in order of arrival
 
     virtual void schedule(Batch& step) = 0;
+
+    // A request of those that run has all its tokens.
+    virtual void finish(Request& request) { cache.release(request); }
 
 protected:
     static constexpr std::int64_t any = std::int64_t{1} << 62;
@@ -145,6 +154,126 @@ public:
 
 private:
     std::vector<Request*> begun_;
+};
+
+class Vllm2023 final : public Policy {
+public:
+    using Policy::Policy;
+
+    void schedule(Batch& step) override {
+        prompts(step);
+        if (step.empty()) decodes(step);
+    }
+
+private:
+    void prompts(Batch& step) {
+        std::int64_t longest = 0, together = 0;
+        const double keep = own.watermark * static_cast<double>(cache.blocks);
+        while (more_may_run() && more_in(step)) {
+            Request& request = *waiting.front();
+            longest = std::max(longest, request.known);
+            together += request.known;
+            const std::int64_t tokens = own.padded ? (static_cast<std::int64_t>(step.size()) + 1) * longest : together;
+            if (tokens > budget() || static_cast<double>(cache.free - cache.of(request.known)) < keep) break;
+            admit();
+            cache.start(request, request.known);
+            step.emplace_back(&request, request.lacks());
+        }
+    }
+
+    void decodes(Batch& step) {
+        bool preempted = false;
+        const auto free = [&] { return cache.free > 0; };
+        for (std::size_t at = 0; at < running.size() && more_in(step); ++at) {
+            Request* request = running[at];
+            if (!make_room(at, free, preempted)) break;
+            cache.hold(*request, request->known);
+            step.emplace_back(request, 1);
+        }
+    }
+};
+
+class LightLlm final : public Policy {
+public:
+    using Policy::Policy;
+
+    void schedule(Batch& step) override {
+        if (running.empty() || passed_ >= own.decode_steps) {
+            passed_ = 0;
+            prompts(step);
+            if (!step.empty()) return;
+        }
+        ++passed_;
+        for (Request* request : running) {
+            cache.hold(*request, request->known);
+            step.emplace_back(request, 1);
+        }
+    }
+
+private:
+    void prompts(Batch& step) {
+        std::int64_t tokens = 0, held = cache.blocks - cache.free;
+        spans_.clear();
+        for (const Request* request : running) {
+            spans_.emplace_back(request->remaining(), request->known);
+            held -= request->blocks;
+        }
+        const std::int64_t room = cache.most_tokens() - std::max(held, std::int64_t{0}) * cache.size;
+        while (more_may_run()) {
+            Request& request = *waiting.front();
+            tokens += request.known;
+            spans_.emplace_back(request.remaining(), request.known);
+            if (tokens > budget() || peak() > room) break;
+            admit();
+            cache.start(request, request.known);
+            step.emplace_back(&request, request.lacks());
+        }
+    }
+
+    // Most tokens held at a time if nobody joins.
+    std::int64_t peak() {
+        std::sort(spans_.begin(), spans_.end(), std::greater<>());
+        std::int64_t most = 0, total = 0, number = 0;
+        for (const auto& [remaining, known] : spans_) {
+            total += known;
+            most = std::max(most, remaining * ++number + total);
+        }
+        return most;
+    }
+
+    std::int64_t passed_ = 0;
+    std::vector<std::pair<std::int64_t, std::int64_t>> spans_;  // of each request, tokens to come and known ones
+};
+
+class FasterTransformer final : public Policy {
+public:
+    using Policy::Policy;
+
+    void schedule(Batch& step) override {
+        if (going_.empty()) {
+            while (!waiting.empty() && more_in(going_) && cache.start(*waiting.front(), own.longest)) {
+                Request& request = admit();
+                going_.emplace_back(&request, 0);
+            }
+        }
+        for (const auto& [request, _] : going_) step.emplace_back(request, request->lacks());
+    }
+
+    // Blocks come back together, in the order in which they were given: what held them is kept till then.
+    void finish(Request& request) override {
+        done_.push_back(request);
+        std::erase_if(going_, [&](const auto& one) { return one.first == &request; });
+        if (!going_.empty()) return;
+        std::sort(done_.begin(), done_.end(), [](const Request& one, const Request& other) {
+            return one.number < other.number;
+        });
+        for (Request& one : done_) cache.release(one);
+        done_.clear();
+    }
+
+private:
+    Batch going_;  // those of the batch that are not done
+    std::vector<Request> done_;
 };
 
 class Orca final : public Policy {

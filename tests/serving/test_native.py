@@ -77,6 +77,19 @@ ENGINE_OPTIONS: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
     ),
     st.tuples(st.just("orca"), st.just({})),
     st.tuples(
+        st.sampled_from(["vllm-2023", "vllm-v0"]),
+        st.fixed_dictionaries(
+            {"max_tokens": st.sampled_from([200, 4096, None]), "watermark": st.sampled_from([0.0, 0.01, 0.2])}
+        ),
+    ),
+    st.tuples(
+        st.just("lightllm"),
+        st.fixed_dictionaries(
+            {"max_tokens": st.sampled_from([130, 4096, None]), "decode_steps": st.sampled_from([0, 1, 10])}
+        ),
+    ),
+    st.tuples(st.just("faster-transformer"), st.just({})),
+    st.tuples(
         st.just("sglang"),
         st.fixed_dictionaries({"max_tokens": st.sampled_from([16, 100, 8192]), "share": st.sampled_from([0.1, 0.7])}),
     ),
@@ -286,7 +299,6 @@ def test_what_the_core_does_not_know_is_left_to_python() -> None:
         return native.play(asked, [one], router()) is not None
 
     assert played(replica("vllm"))
-    assert not played(replica("lightllm"))
     assert not played(replica(Mine()))
     assert not played(replica("vllm", priority=True))
     assert not played(replica("vllm", times=Linear(stages=2)))
@@ -302,6 +314,19 @@ def test_who_is_never_scheduled_is_named_as_ever(policy: type[Vllm]) -> None:
     table = RequestTable.of([0.0], [50], [4])
     with pytest.raises(PolicyError, match="schedules nobody"):
         play(table, [replica(policy(max_tokens=0))], ROUTERS.get("round-robin")())
+
+
+@pytest.mark.parametrize("router", ["random", "two-choices"])
+def test_a_run_that_python_takes_over_is_routed_as_if_it_had_begun_there(router: str) -> None:
+    """Tokens that LightLLM counts one by one do not fit into blocks of four: C++ gives up in the midst of it."""
+    table = RequestTable.of([0.0] * 16, [74, 56] * 8, [40, 35] * 8)
+    case = Case(
+        "lightllm", {"max_tokens": 130, "decode_steps": 0, "max_running": 3}, 50, 4, "none", Linear(), 2, router,
+        steady=False, groups=None, states=0,
+    )  # fmt: skip
+    found = outcome(table, case, core=True)
+    assert found == outcome(table, case, core=False)
+    assert "without the blocks to hold them" in found
 
 
 class Answers(Vllm):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,10 @@ Ended = Callable[..., None]
 restarts."""
 
 HOME = "triosim.serving.engines."
-ENGINES = ("vllm", "sarathi", "orca", "sglang", "trtllm")
-"""Policies that C++ has too, by the names of their files."""
+ENGINES = (
+    "vllm", "sarathi", "orca", "sglang", "trtllm", "vllm_v0", "vllm_2023", "lightllm", "faster_transformer",
+)  # fmt: skip
+"""Policies that C++ has too, by the names of their files: all that come with the program."""
 ROUTERS = ("round_robin", "random", "two_choices", "least_outstanding", "prefix_aware", "session")
 """Routers, likewise."""
 STUCK = "nobody is scheduled for ever"
@@ -101,6 +104,8 @@ class _Replica:
     share: float = 0.0
     no_evict: bool = False
     chunked: bool = False
+    padded: bool = False
+    decode_steps: int = 0
     ahead: bool = False
 
 
@@ -189,7 +194,7 @@ def play(
         return None
     kinds: dict[int, _Times] = {}
     played = [(_replica if inside else _asked)(replica, kinds) for replica in replicas]
-    routing = _routing(name, router, len(replicas), table)
+    routing = _routing(name, deepcopy(router), len(replicas), table)  # Python's choices begin anew if it plays
     with collection_paused():
         found = _native.play(requests, played, routing, StepShape, progress, None if inside else made, ended)
     if found is None:
@@ -321,7 +326,8 @@ def _unasked(count: int) -> int:
 def _own(policy: Policy) -> dict[str, Any]:
     """Options that one engine alone has."""
     own = vars(policy)
-    out: dict[str, Any] = {name: own[name] for name in ("watermark", "share", "chunked") if name in own}
+    out: dict[str, Any] = {name: own[name] for name in ("watermark", "share", "chunked", "decode_steps") if name in own}
+    out["padded"] = getattr(policy, "padded", False)
     return out | ({"no_evict": own["capacity"] == "no-evict"} if "capacity" in own else {})
 
 
