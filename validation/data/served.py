@@ -8,6 +8,9 @@ lack), of the package as it was when nothing had been looked at.
 Rows from 226 on are of MLPerf Inference, a scenario of a submission each: Offline has all requests at once, or as many
 as its client keeps in flight, and is judged by throughput; Server has Poisson arrivals at the rate of its log.  Their
 prompts and outputs are those of OpenOrca as :data:`LENGTHS_SOURCE` tells.
+
+Rows from 287 on are of eight more sources.  They were written down with their assumptions and predicted before they
+were compared with anything; nothing had been changed for them.
 """
 
 from __future__ import annotations
@@ -164,9 +167,44 @@ SOURCES = {
         "its mixtures of experts at the four lengths that the dense rows have: TP8 with enable_attention_dp, as its "
         "options for them say, is eight ranks of attention that share experts; 0.95 of the memory; prompts whole",
     ),
+    "TensorRT-LLM 0.17 overview": ServedSource(
+        "https://github.com/NVIDIA/TensorRT-LLM (docs/source/performance/perf-overview.md of version 0.17)",
+        "engines that were built, whose runtime schedules a step when the one before is over; cache in 8 bits with fp8; "
+        "GH200 of 480 GB has 96 GB of HBM3; limits as of later versions, on GH200 too, where another program ran",
+    ),
+    "TensorRT-LLM 0.14 online": ServedSource(
+        "the same page: Triton's backend of version 0.14 (Llama 3.1 in BF16, 500 requests)",
+        "as above; limits of its server; arrivals are Poisson, INF is all at once",
+    ),
+    "LLM-Inference-Bench": ServedSource(
+        "https://github.com/argonne-lcf/LLM-Inference-Bench (Plots/Fig_22/all_results_TTFT_ITL.csv: 16 prompts of 1,024 "
+        "tokens that begin together, 1,024 tokens of output)",
+        "vLLM of mid-2024 in process, TensorRT-LLM 0.10; 16 bits; A100 of 40 GB, H100 of SXM",
+    ),
+    "LMDeploy A100": ServedSource(
+        "https://github.com/InternLM/lmdeploy/blob/main/docs/en/benchmark/a100_fp16.md (TurboMind 0.1.0a1, static)",
+        "no engine here has that name: TensorRT-LLM's that was built stands in, in process; a batch begins at once",
+    ),
+    "SGLang 31044": ServedSource(
+        "https://github.com/sgl-project/sglang/pull/31044 (MiniMax-M2.7 on MI300X)",
+        "layers as MiniMax-M2's; prompts and outputs all of 1,000 tokens, ten requests a user",
+    ),
+    "SGLang 6681": ServedSource(
+        "https://github.com/sgl-project/sglang/issues/6681 (Qwen2.5-32B on two H20)", "512 users, not 128 a second"
+    ),
+    "vLLM 17788": ServedSource(
+        "https://github.com/vllm-project/vllm/issues/17788 (Qwen3-32B on an H100 NVL, ShareGPT)",
+        "lengths lognormal, with the means that are told",
+    ),
+    "inference-bench": ServedSource(
+        "https://github.com/ree2raz/inference-bench (README: Qwen2.5-7B on L4 and A100 80 GB, vLLM 0.8.5)",
+        "prompts of 200 tokens, which its README says about; ten requests a user",
+    ),
 }
 """By the name that rows have."""
-BENCH_SOURCES = ("TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview", "TensorRT-LLM 1.0 experts")
+BENCH_SOURCES = (
+    "TensorRT-LLM 1.0 overview", "TensorRT-LLM 1.2 overview", "TensorRT-LLM 1.0 experts", "TensorRT-LLM 0.17 overview",
+)  # fmt: skip
 """Whose steps have the limits of :mod:`validation.data.trtllm_bench`, which were looked up after the first predictions
 of the first two: these took those of the server, 8,192 tokens and 2,048 requests."""
 MEASURED = ("ttft_ms", "tpot_ms", "ttft_p99_ms", "tpot_p99_ms", "itl_ms", "latency_s", "rate")
@@ -184,8 +222,8 @@ class ServedRow(NamedTuple):
         devices, ranks: of tensor parallelism, and of attention apart.
         weights, kv: types of weights and of the cache.
         engine, version: what serves.
-        options: of the pool (``utilisation``, ``front``: seconds of the front end), of the machine (``link``) and of
-            the engine.
+        options: of the pool (``utilisation``, ``front``: seconds of the front end, ``ep``: ranks of experts), of the
+            machine (``link``) and of the engine.
         arrivals: as ``--arrivals`` has them.
         prompt, output: tokens, fixed, ``LEAST-MOST`` or as ``--lengths`` has one side.
         requests: how many.

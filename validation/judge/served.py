@@ -26,7 +26,7 @@ from triosim.serving.traffic import traffic
 
 ASYNC_SINCE = (0, 14)
 """Version from which on vLLM schedules a step while another runs unless it is told not to."""
-NOT_ENGINE = ("utilisation", "front", "link")
+NOT_ENGINE = ("utilisation", "front", "link", "ep")
 """Options of a row that are the pool's and the machine's."""
 VERSION_1_SINCE = (0, 8)
 """Version from which on its version 1 runs unless it is told not to; before, the engine that had no such name."""
@@ -131,6 +131,7 @@ def predicted(row: ServedRow, interval: bool = False) -> dict[str, tuple[float, 
         row.model, machine, engine=engine_of(row), engine_options=engine, tensor_parallel=row.devices,
         attention_ranks=row.ranks, stages=row.stages, replicas=row.replicas, weights=row.weights, kv_cache=row.kv,
         utilisation=None if share is None else float(share), front_s=None if front is None else float(front),
+        expert_ranks=int(row.options.get("ep", 1)),
     )  # fmt: skip
     result = serve(Deployment((pool,)), _requests(row), interval=interval)
     named = result.metrics.named()
