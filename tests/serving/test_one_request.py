@@ -20,7 +20,8 @@ from triosim.serving.one_request import _prompts
 from triosim.serving.peer_all_reduce import constants
 from triosim.serving.policy import ENGINES
 from triosim.serving.pool import Pool
-from triosim.serving.pool_times import step_times
+from triosim.serving.pool_checks import checked
+from triosim.serving.pool_times import kernels_of, step_times
 from triosim.serving.software import between_sources
 from triosim.serving.step_times import EAGER_FRONT_S, EAGER_ISSUE_S, FRONT_S, HOST_SPREAD, StepHost, StepShape
 
@@ -286,6 +287,21 @@ def test_a_call_of_prompts_and_decodes_counts_its_blocks() -> None:
     assert (work.decode_steps, work.longest_decode, work.longest_prefill) == (9, 3, 2)
     assert work.idle_blocks == 4 * (2 + 3) - 5 - 3
     assert work.keys == 200 + 164 + 900
+
+
+def test_an_engine_with_two_kernels_of_attention_adds_them_up() -> None:
+    """TensorRT-LLM on an A100, where vLLM's FlashAttention-2 serves prompts and decodes in one call."""
+    a100 = system(device="A100-SXM4-80GB", devices=1)
+    kernels = {}
+    for engine in ("vllm", "trtllm"):
+        pool = Pool("llama-3-8b", a100, engine=engine)
+        kernels[engine] = kernels_of(pool, checked(pool))
+    assert kernels["vllm"].one_call
+    two = kernels["trtllm"]
+    assert not two.one_call
+    alone = two.together([(512, 0)], 0, 0.0), two.together([], 64, 1024.0)
+    assert two.together([(512, 0)], 64, 1024.0) == pytest.approx(sum(alone))
+    assert two.together([(512, 0)], 64, 1024.0) < 0.8 * kernels["vllm"].together([(512, 0)], 64, 1024.0)
 
 
 def test_decodes_cost_more_beside_a_prompt_where_one_call_serves_both() -> None:

@@ -169,16 +169,17 @@ SOURCES = {
     ),
     "TensorRT-LLM 0.17 overview": ServedSource(
         "https://github.com/NVIDIA/TensorRT-LLM (docs/source/performance/perf-overview.md of version 0.17)",
-        "engines that were built, whose runtime schedules a step when the one before is over; cache in 8 bits with fp8; "
-        "GH200 of 480 GB has 96 GB of HBM3; limits as of later versions, on GH200 too, where another program ran",
+        "engines that were built, whose runtime schedules a step when the one before is over; cache in fp8 with "
+        "weights in fp8; GH200 of 480 GB has 96 GB of HBM3; limits as of later versions, on GH200 too, where another "
+        "program ran",
     ),
     "TensorRT-LLM 0.14 online": ServedSource(
         "the same page: Triton's backend of version 0.14 (Llama 3.1 in BF16, 500 requests)",
         "as above; limits of its server; arrivals are Poisson, INF is all at once",
     ),
     "LLM-Inference-Bench": ServedSource(
-        "https://github.com/argonne-lcf/LLM-Inference-Bench (Plots/Fig_22/all_results_TTFT_ITL.csv: 16 prompts of 1,024 "
-        "tokens that begin together, 1,024 tokens of output)",
+        "https://github.com/argonne-lcf/LLM-Inference-Bench (Plots/Fig_22/all_results_TTFT_ITL.csv: 16 prompts of "
+        "1,024 tokens that begin together, 1,024 tokens of output)",
         "vLLM of mid-2024 in process, TensorRT-LLM 0.10; 16 bits; A100 of 40 GB, H100 of SXM",
     ),
     "LMDeploy A100": ServedSource(

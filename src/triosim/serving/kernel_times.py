@@ -145,6 +145,7 @@ class ServingKernels:
         library_products: whether a library multiplies 8 bits, as of a policy.
         tuned_tiles: whose tables of tiles it has for products of experts, as of a policy.
         sinks_by_triton: whether attention with sinks has a kernel of its own, as of a policy.
+        two_attentions: whether prompts and decodes have a kernel each, as of a policy.
     """
 
     model: ServedModel
@@ -163,6 +164,7 @@ class ServingKernels:
     library_products: bool = False
     tuned_tiles: str = ""
     sinks_by_triton: bool = False
+    two_attentions: bool = False
 
     @cached_property
     def halves(self) -> str:
@@ -536,7 +538,7 @@ class ServingKernels:
     def one_call(self) -> bool:
         """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2, on GPUs)."""
         family = family_of(self.device) if self.family == "auto" else self.family
-        return self.device.kind in GPUS and family == "flash2"
+        return self.device.kind in GPUS and family == "flash2" and not self.two_attentions
 
     def _one_call_of(self, own: ServedHeads) -> tuple[MixedDevice, float]:
         """The device as the one call uses it, and how far off that is taken to be: by the spread of prompts' attention

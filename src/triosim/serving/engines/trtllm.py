@@ -24,8 +24,8 @@ class TrtLlm(Policy):
     Attributes:
         max_running: requests that may run at a time (``max_batch_size``).
         max_tokens: tokens of a step (``max_num_tokens``).
-        capacity: ``no-evict`` admits a request only if it fits to its end (GUARANTEED_NO_EVICT); ``max-utilisation``
-            admits what fits now and pauses the latest arrivals when blocks run out (MAX_UTILIZATION).
+        capacity: ``no-evict`` admits a request only if it fits to its end (GUARANTEED_NO_EVICT); ``max-utilisation`` if
+            it fits now; the latest arrivals pause when blocks run out (MAX_UTILIZATION).
         chunked: whether prompts may be cut (chunked context).
         overlap: whether a step is scheduled while another runs (PyTorch's executor; engines that were built do not).
     """
@@ -38,6 +38,7 @@ class TrtLlm(Policy):
     overlap: bool = True
 
     vendors: ClassVar[tuple[str, ...]] = ("NVIDIA",)
+    two_attentions: ClassVar[bool] = True  # docs/source/advanced/gpt-attention.md: context and generation phases
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "trtllm"
@@ -71,10 +72,8 @@ class TrtLlm(Policy):
             else:
                 step.append((request, tokens))
                 left -= tokens
-        paused = len(self.waiting) > before
-        while (
-            not paused and left and self.waiting and len(self.running) < self.max_running and len(step) < self.per_step
-        ):
+        left = left if len(self.waiting) == before else 0  # nobody joins when somebody was paused
+        while left and self.waiting and len(self.running) < self.max_running and len(step) < self.per_step:
             request = self.waiting[0]
             found = self.cache.match(request)
             tokens = min(request.known - found, left)
