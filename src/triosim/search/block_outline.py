@@ -47,17 +47,10 @@ from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
 from triosim.search.block_passes import BoundPass, ChunkFacts, ChunkPasses
 from triosim.search.block_step import BLOCKS, ModelChunk, NoBlocks, with_fewer_blocks
-from triosim.search.contracted_passes import (
-    COMPUTE_STREAM,
-    ContractedPass,
-    GradientsReady,
-    LocalTransfer,
-    PassRows,
-    PortTarget,
-    TiedGradientExchange,
-)
+from triosim.search.contracted_passes import ContractedPass, PassRows
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
+from triosim.search.pass_script import COMPUTE_STREAM, GradientsReady, LocalTransfer, PortTarget, TiedGradientExchange
 from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
 from triosim.search.shared_step import KEPT_STEPS, OF_ITS_OWN, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort

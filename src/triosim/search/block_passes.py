@@ -28,11 +28,12 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
-from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate, joined
+from triosim.search.block_rows import LEADS, WAITS, BlockRows, RowsOfBlocks, extrapolate, joined
 from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, shorter
-from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
+from triosim.search.contracted_passes import StageContraction, WrittenPass
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import OperatorChain
+from triosim.search.pass_script import PortTarget, StageScripts
 from triosim.search.transfer_times import SEND, SharedLinks
 from triosim.trace.tables import Phase
 
@@ -80,7 +81,7 @@ class BlockPass:
 
     Attributes:
         runs: its rows, and those of the reductions after it.
-        calls, host, waiting_exposed: as of :class:`triosim.search.contracted_passes.ContractedPass`.
+        calls, host, waiting_exposed: as of :class:`triosim.search.contracted_passes.WrittenPass`.
     """
 
     runs: Runs
@@ -89,23 +90,17 @@ class BlockPass:
     waiting_exposed: float
 
     @staticmethod
-    def of(made: ContractedPass) -> BlockPass:
+    def of(made: WrittenPass) -> BlockPass:
         """A pass as it was written."""
-        given = iter(made.ports)
-        split = len(made.kind) if made.reduces < 0 else made.reduces
-        before = [_last(made, own) for own in made.before]
-        ports = [next(given) if kind >= RowKind.SEND else None for kind in made.kind]
-
-        def rows(of: slice) -> BlockRows:
-            waits = np.array([row for own in before[of] for row in own], np.int64)
-            late = (waits >= split).astype(np.int64)
-            return BlockRows.of(
-                made.kind[of], made.stream[of], made.label[of], made.ticks[of], made.slowdown[of], made.host_delay[of],
-                [len(own) for own in before[of]], late, waits - split * late, ports[of], made.gap[of], made.exposed[of],
-                made.collective_slowdown[of],
-            )  # fmt: skip
-
-        return BlockPass((rows(slice(split)), rows(slice(split, None))), made.calls, made.host, made.waiting_exposed)
+        split, facts = made.reduces, made.facts
+        ends, leads = int(facts[:split, WAITS].sum()), int(facts[:split, LEADS].sum())
+        late = (made.before >= split).astype(np.int64)
+        before = made.before - split * late
+        runs = (
+            BlockRows(facts[:split], made.host_delay[:split], late[:ends], before[:ends], made.ports[:leads]),
+            BlockRows(facts[split:], made.host_delay[split:], late[ends:], before[ends:], made.ports[leads:]),
+        )
+        return BlockPass(runs, made.calls, made.host, made.waiting_exposed)
 
     @cached_property
     def columns(self) -> ContendedFragment:
@@ -227,14 +222,6 @@ def _same_rows(one: ContendedFragment, other: ContendedFragment) -> bool:
     )
 
 
-def _last(made: ContractedPass, before: list[int]) -> list[int]:
-    """Of what a row waits for the last of each stream, which are in order."""
-    if len(before) < 2:
-        return before
-    of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
-    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
-
-
 class PassOfBlocks:
     """A pass of any number of blocks, from those of three, four and five.
 
@@ -292,14 +279,14 @@ class ChunkStages:
         step: of few blocks.
         copies: seconds for copying a byte on the device, where parameters are gathered.
         alike: the chunks of steps that differ from this one in the samples of a micro-batch only, as far as any are
-            known: a chunk that is there is taken in the sizes of this step.
+            known: a chunk that is there is taken in the sizes of this step, and runs what it does there.
 
     Attributes:
         known: those that were asked for.
         facts: what is known of chunks besides.
     """
 
-    def __init__(self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageFacts]) -> None:
+    def __init__(self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageScripts]) -> None:
         self.job, self.step, self.alike = job, step, alike
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
         self.facts: dict[ModelChunk, ChunkFacts] = {}
@@ -318,8 +305,12 @@ class ChunkStages:
 
     def first_of(self, chunk: ModelChunk) -> StageFacts:
         """The chunk of the first step of its structure of which it was asked for; errors as of :meth:`of`."""
+        return self.scripts(chunk).facts
+
+    def scripts(self, chunk: ModelChunk) -> StageScripts:
+        """What the passes of a chunk do, whatever the sizes; errors as of :meth:`of`."""
         if chunk not in self.alike:
-            self.alike[chunk] = self._stage(chunk)
+            self.alike[chunk] = StageScripts(self._stage(chunk))
         return self.alike[chunk]
 
     def _resized(self, first: StageFacts) -> StageFacts:
@@ -420,8 +411,7 @@ class ChunkPasses:
         key = (which, chunk, what, final, needs, leads)
         if key not in self._few:
             of, part = self._stage(chunk)
-            of[which].leads = leads
-            self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs))
+            self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs, leads))
         return self._few[key]
 
     def _stage(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
@@ -436,8 +426,8 @@ class ChunkPasses:
             for own in self.seconds
         ]
         chains = [self._chains.setdefault(chain.content, chain) for chain in chains]
-        boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}
-        return [StageContraction(facts, chain, self.transfer_times, boundaries) for chain in chains], facts.parts[0]
+        scripts = self.stages.scripts(chunk)
+        return [StageContraction(scripts, facts, chain, self.transfer_times) for chain in chains], facts.parts[0]
 
     def _known(self, chunk: ModelChunk) -> ChunkFacts:
         if chunk.blocks <= LONGEST:

@@ -395,10 +395,25 @@ class OperatorChain:
 
     def leading(self, rows: Sequence[int], final: bool) -> list[LeadingCollective]:
         """Collectives of some operators that wait for none of them; ``final`` as of :meth:`play`."""
-        called, found = self._all if final else self._always, list[LeadingCollective]()
-        for row in rows:
-            found += [LeadingCollective(call, True) for call in self.job.issued_before.get(row, ()) if called[call]]
-            if not self.skips[row]:
-                break
-            found += [LeadingCollective(call, False) for call in self.job.issued_after.get(row, ()) if called[call]]
-        return found
+        return leading_calls(self.job, rows, final)
+
+
+def leading_calls(job: JobFacts, rows: Sequence[int], final: bool) -> list[LeadingCollective]:
+    """Collectives of some operators that wait for none of them.
+
+    Args:
+        job: that the operators are of.
+        rows: of the trace, ascending.
+        final: whether gradients are complete then and exchanged along the axis that divides operators.
+    """
+    found = list[LeadingCollective]()
+    for row in rows:
+        found += [
+            LeadingCollective(call, True) for call in job.issued_before.get(row, ()) if final or call not in job.once
+        ]
+        if not job.skipped[row]:
+            break
+        found += [
+            LeadingCollective(call, False) for call in job.issued_after.get(row, ()) if final or call not in job.once
+        ]
+    return found

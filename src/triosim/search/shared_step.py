@@ -28,11 +28,11 @@ from triosim.partition.shards import sharded
 from triosim.plan import Plan
 from triosim.prediction.priced_job import PricedJob, price_job
 from triosim.prediction.pricing import BY_CALL
-from triosim.schedule._stage import StageFacts
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import ChunkPasses, ChunkStages
 from triosim.search.block_step import BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
 from triosim.search.chunk_memory import AllocationPattern, ChunkKey, ChunkMemory
+from triosim.search.pass_script import StageScripts
 from triosim.search.step_structure import step_structure
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
@@ -51,13 +51,13 @@ class StructureResults:
     """What steps have in common that differ in the samples of a micro-batch only.
 
     Attributes:
-        stages: their chunks, in the sizes of the first that asked.
+        stages: their chunks, in the sizes of the first that asked, and what they do.
         patterns: what these allocate, in no sizes.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
         sizes: bytes of the storages of the step on a rank, by what replicas divide; -1 for those that they do not.
     """
 
-    stages: dict[ModelChunk, StageFacts] = field(default_factory=dict)
+    stages: dict[ModelChunk, StageScripts] = field(default_factory=dict)
     patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
     updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
