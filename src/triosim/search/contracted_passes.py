@@ -238,7 +238,14 @@ class StageContraction:
         """A pass of a micro-batch through a chunk, with the reductions after the last; ``leads`` in place of that of
         the stage."""
         script = self.scripts.of(chunk, what, final, needs)
-        return _PassRun(self, script, self.leads if leads is None else leads).run()
+        leads, native = self.leads if leads is None else leads, self.chain.native
+        if native is None:
+            return PassRun(self, script, leads).run()
+        times = np.array(self.timed(script), np.int64).reshape(-1)
+        facts, host_delay, before, ports, host, reduces, waits = native.contracted(script.columns, times, leads)
+        to = tuple(script.ports[port] for port in ports.tolist())
+        calls = Counter(self.chain.calls[call] for call in script.called)
+        return WrittenPass(facts, host_delay, before, to, calls, host, reduces, waits)
 
     def timed(self, script: PassScript) -> list[tuple[int, int]]:
         """Ticks and number of each transfer of a script."""
@@ -307,8 +314,8 @@ class StageContraction:
         return -(-gradient.bytes // self.job.shared[0].shards) if self.job.replication.states else gradient.bytes
 
 
-class _PassRun:
-    """Runs one script."""
+class PassRun:
+    """Runs one script: what :mod:`native` does in C++, to the same rows."""
 
     def __init__(self, of: StageContraction, script: PassScript, leads: bool) -> None:
         self.of, self.chain, self.script, self.leads = of, of.chain, script, leads

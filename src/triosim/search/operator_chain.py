@@ -21,7 +21,7 @@ from triosim.composition.issuing import issue_shares
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine.operator_chain import run_operator_chain
+from triosim.engine.operator_chain import pass_chain, run_operator_chain
 from triosim.schedule._stage import JobFacts
 from triosim.search.isolated_transfers import Call
 from triosim.search.transfer_times import SharedLinks
@@ -302,6 +302,12 @@ class OperatorChain:
         """Equal for two chains of a step whose operators, and collectives between them, are the same."""
         columns = (one.tobytes() if isinstance(one, np.ndarray) else one for one in self._columns)
         return *columns, self.lags.tobytes(), tuple(self.calls), self.tensor, self._always.tobytes()
+
+    @cached_property
+    def native(self) -> Any:
+        """What runs scripts in C++, None where there was no compiler."""
+        more = self.lags, self._always, self.gap, self.send_launch, self.tensor.met, self.tensor.filled, self.hosted
+        return pass_chain(self._columns, more)
 
     def play(self, rows: Sequence[int], final: bool, before: Mapping[int, CallSpan] | None = None) -> OperatorChainRun:
         """Some operators one after another.

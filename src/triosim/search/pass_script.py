@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +129,11 @@ class PassScript:
     final: bool
     fine: bool
     backward: bool
+
+    @cached_property
+    def columns(self) -> tuple[Any, ...]:
+        """What C++ reads of it."""
+        return self.rows, self.steps, self.before, self.late, self.once, self.final, self.fine
 
 
 class StageScripts:
