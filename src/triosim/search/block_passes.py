@@ -281,16 +281,20 @@ class ChunkStages:
         alike: the chunks of steps that differ from this one in the samples of a micro-batch only, as far as any are
             known: a chunk that is there is taken in the sizes of this step, and runs what it does there.
 
+        facts: what is known besides of chunks of those steps.
+
     Attributes:
         known: those that were asked for.
-        facts: what is known of chunks besides.
     """
 
-    def __init__(self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageScripts]) -> None:
+    def __init__(
+        self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageScripts],
+        facts: dict[ModelChunk, ChunkFacts],
+    ) -> None:  # fmt: skip
         self.job, self.step, self.alike = job, step, alike
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
-        self.facts: dict[ModelChunk, ChunkFacts] = {}
         self.known: dict[ModelChunk, StageFacts] = {}
+        self._facts_alike, self._facts = facts, dict[ModelChunk, ChunkFacts]()
 
     def of(self, chunk: ModelChunk) -> StageFacts:
         """A chunk as a stage between its neighbours.
@@ -312,6 +316,61 @@ class ChunkStages:
         if chunk not in self.alike:
             self.alike[chunk] = StageScripts(self._stage(chunk))
         return self.alike[chunk]
+
+    def facts(self, chunk: ModelChunk) -> ChunkFacts:
+        """What is known of a chunk besides.
+
+        Raises:
+            NoBlocks: blocks do not add alike.
+        """
+        if chunk not in self._facts:
+            if chunk not in self._facts_alike:
+                self._facts_alike[chunk] = self._known(chunk)
+            few = [_crossing(self.of(one)) for one in (shorter(chunk) if chunk.blocks > LONGEST else (chunk,))]
+            if any(one != few[-1] for one in few):
+                raise NoBlocks("blocks that send differently")
+            arriving, leaving = few[-1]
+            self._facts[chunk] = replace(self._facts_alike[chunk], arriving=arriving, leaving=leaving)
+        return self._facts[chunk]
+
+    def _known(self, chunk: ModelChunk) -> ChunkFacts:
+        if chunk.blocks <= LONGEST:
+            return self._few_facts(chunk)
+        few = [self._few_facts(one) for one in shorter(chunk)]
+        last = few[-1]
+        share = last.share + (chunk.blocks - LONGEST) * (last.share - few[1].share)
+        runs = []
+        for one in few:
+            sizes, axes = ([group[at] for group in one.groups] for at in (0, 1))
+            runs.append(BlockRows.of(axes, 0, np.zeros(len(axes), np.int64), sizes, 1.0, 0))
+        longest = RowsOfBlocks(runs).rows(chunk.blocks)
+        groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
+        if sorted(groups) != sorted(self._groups_of(chunk)):
+            raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
+        return replace(last, share=share, groups=groups)
+
+    def _few_facts(self, chunk: ModelChunk) -> ChunkFacts:
+        if chunk not in self._facts_alike:
+            self._facts_alike[chunk] = _facts_of(self.scripts(chunk))
+        return self._facts_alike[chunk]
+
+    def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
+        """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
+
+        Groups need not end where blocks do, so that three numbers of blocks may grow alike and a fourth not.
+        """
+        old, new = (self.first_of(one).parts[0] for one in shorter(chunk)[1:])
+        job = new.job
+        if job.sharing == 1:
+            return []
+        kinds = [[(g.bytes, g.parameter in job.step.apart) for g in part.grads] for part in (old, new)]
+        pairs = enumerate(zip(*kinds, strict=False))
+        first = next((place for place, (a, b) in pairs if a != b), len(kinds[0]))
+        end = first + len(kinds[1]) - len(kinds[0])
+        if kinds[1][end:] != kinds[0][first:]:
+            raise NoBlocks("blocks whose gradients differ")
+        own = new.grads
+        return _groups(new, [*own[:first], *own[first:end] * (chunk.blocks - LONGEST + 1), *own[end:]])
 
     def _resized(self, first: StageFacts) -> StageFacts:
         mesh = replace(self.job.mesh, axes=first.mesh.axes)
@@ -386,17 +445,6 @@ class ChunkPasses:
             self._any[alike] = PassOfBlocks([self._pass(which, one, *key[2:]) for one in shorter(chunk)])
         return self._any[alike].of(chunk.blocks)
 
-    def facts(self, chunk: ModelChunk) -> ChunkFacts:
-        """What is known of a chunk besides.
-
-        Raises:
-            NoBlocks: blocks do not add alike.
-        """
-        known = self.stages.facts
-        if chunk not in known:
-            known[chunk] = self._known(chunk)
-        return known[chunk]
-
     @cached_property
     def optimizer(self) -> tuple[list[int], OperatorChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
@@ -420,65 +468,39 @@ class ChunkPasses:
         return self._stages[chunk]
 
     def _contraction(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
-        facts = self.stages.of(chunk)
-        chains = [
-            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own)
-            for own in self.seconds
-        ]
-        chains = [self._chains.setdefault(chain.content, chain) for chain in chains]
-        scripts = self.stages.scripts(chunk)
-        return [StageContraction(scripts, facts, chain, self.transfer_times) for chain in chains], facts.parts[0]
+        facts, scripts, found = self.stages.of(chunk), self.stages.scripts(chunk), []
+        for which, own in enumerate(self.seconds):
+            key = which, scripts.calling, tuple(facts.job.exchanged)
+            if key not in self._chains:
+                self._chains[key] = OperatorChain(
+                    facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own
+                )  # fmt: skip
+            found.append(StageContraction(scripts, facts, self._chains[key], self.transfer_times))
+        return found, facts.parts[0]
 
-    def _known(self, chunk: ModelChunk) -> ChunkFacts:
-        if chunk.blocks <= LONGEST:
-            return self._at(chunk)
-        few = [self._at(one) for one in shorter(chunk)]
-        last = few[-1]
-        if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
-            raise NoBlocks("blocks that send differently")
-        share = last.share + (chunk.blocks - LONGEST) * (last.share - few[1].share)
-        runs = []
-        for one in few:
-            sizes, axes = ([group[at] for group in one.groups] for at in (0, 1))
-            runs.append(BlockRows.of(axes, 0, np.zeros(len(axes), np.int64), sizes, 1.0, 0))
-        longest = RowsOfBlocks(runs).rows(chunk.blocks)
-        groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
-        if sorted(groups) != sorted(self._groups_of(chunk)):
-            raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
-        return replace(last, share=share, groups=groups)
+def _facts_of(scripts: StageScripts) -> ChunkFacts:
+    facts = scripts.facts
+    (part,), job = facts.parts, facts.job
+    updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
+    arriving, leaving = _crossing(facts)
+    return ChunkFacts(
+        leads=scripts.leads,
+        gathers=bool(part.units),
+        arriving=arriving,
+        leaving=leaving,
+        share=facts.share[updates],
+        groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
+        tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
+    )
 
-    def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
-        """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
 
-        Groups need not end where blocks do, so that three numbers of blocks may grow alike and a fourth not.
-        """
-        (_, old), (_, new) = (self._stage(one) for one in shorter(chunk)[1:])
-        job = new.job
-        if job.sharing == 1:
-            return []
-        kinds = [[(g.bytes, g.parameter in job.step.apart) for g in part.grads] for part in (old, new)]
-        pairs = enumerate(zip(*kinds, strict=False))
-        first = next((place for place, (a, b) in pairs if a != b), len(kinds[0]))
-        end = first + len(kinds[1]) - len(kinds[0])
-        if kinds[1][end:] != kinds[0][first:]:
-            raise NoBlocks("blocks whose gradients differ")
-        own = new.grads
-        return _groups(new, [*own[:first], *own[first:end] * (chunk.blocks - LONGEST + 1), *own[end:]])
-
-    def _at(self, chunk: ModelChunk) -> ChunkFacts:
-        (of, *_), part = self._stage(chunk)
-        facts, job = of.facts, of.job
-        crossing = job.stages.boundaries
-        updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
-        return ChunkFacts(
-            leads=any(of.chain.leads(rows) for rows in part.rows.values()),
-            gathers=bool(part.units),
-            arriving=tuple(b.bytes for b in crossing if b.target == part.number),
-            leaving=tuple(b.bytes for b in crossing if b.source == part.number),
-            share=facts.share[updates],
-            groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
-            tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
-        )
+def _crossing(facts: StageFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bytes of each value that crosses the begin and the end of a chunk."""
+    (part,), crossing = facts.parts, facts.job.stages.boundaries
+    return (
+        tuple(b.bytes for b in crossing if b.target == part.number),
+        tuple(b.bytes for b in crossing if b.source == part.number),
+    )
 
 
 def _groups(part: PartFacts, grads: Sequence[Gradient]) -> list[tuple[int, int]]:

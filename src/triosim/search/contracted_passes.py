@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
-from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
@@ -227,18 +226,13 @@ class StageContraction:
         self.scripts, self.facts, self.chain, self.transfer_times = scripts, facts, chain, transfer_times
         self.job = facts.job
 
-    @cached_property
-    def leads(self) -> bool:
-        """Whether a pass of the stage calls a collective before anything that it receives is there."""
-        return any(self.chain.leads(rows) for part in self.facts.parts for rows in part.rows.values())
-
     def pass_of(
         self, chunk: int, what: Pass, final: bool, needs: UngatheredUnits, leads: bool | None = None
     ) -> WrittenPass:
         """A pass of a micro-batch through a chunk, with the reductions after the last; ``leads`` in place of that of
         the stage."""
         script = self.scripts.of(chunk, what, final, needs)
-        leads, native = self.leads if leads is None else leads, self.chain.native
+        leads, native = self.scripts.leads if leads is None else leads, self.chain.native
         if native is None:
             return PassRun(self, script, leads).run()
         times = np.array(self.timed(script), np.int64).reshape(-1)

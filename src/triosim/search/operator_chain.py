@@ -297,12 +297,6 @@ class OperatorChain:
         self._none = np.full(len(self.calls), -1, np.int64)
         self._played: dict[tuple[bytes, bool, tuple[tuple[int, CallSpan], ...]], OperatorChainRun] = {}
 
-    @property
-    def content(self) -> Hashable:
-        """Equal for two chains of a step whose operators, and collectives between them, are the same."""
-        columns = (one.tobytes() if isinstance(one, np.ndarray) else one for one in self._columns)
-        return *columns, self.lags.tobytes(), tuple(self.calls), self.tensor, self._always.tobytes()
-
     @cached_property
     def native(self) -> Any:
         """What runs scripts in C++, None where there was no compiler."""
@@ -395,10 +389,6 @@ class OperatorChain:
             found.append(ChainSegment(last + gap, _slowdown(last + gap, self.slowdown, gap), gap, 0))
         return found
 
-    def leads(self, rows: Sequence[int]) -> bool:
-        """Whether a pass calls a collective before anything that it receives is there."""
-        return any(not waits for _, waits in self.leading(rows, False))
-
     def leading(self, rows: Sequence[int], final: bool) -> list[LeadingCollective]:
         """Collectives of some operators that wait for none of them; ``final`` as of :meth:`play`."""
         return leading_calls(self.job, rows, final)
@@ -423,3 +413,8 @@ def leading_calls(job: JobFacts, rows: Sequence[int], final: bool) -> list[Leadi
             LeadingCollective(call, False) for call in job.issued_after.get(row, ()) if final or call not in job.once
         ]
     return found
+
+
+def leads(job: JobFacts, rows: Sequence[int]) -> bool:
+    """Whether a pass of some operators calls a collective before anything that it receives is there."""
+    return any(not waits for _, waits in leading_calls(job, rows, False))

@@ -9,7 +9,7 @@ Parameters that are gathered and gradients that are scattered come from the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -29,7 +29,7 @@ from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import Gathering, UngatheredUnits
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
 from triosim.search.isolated_transfers import Call
-from triosim.search.operator_chain import leading_calls
+from triosim.search.operator_chain import leading_calls, leads
 from triosim.search.stage_classes import MessagePort
 
 COMPUTE_STREAM, DATA_STREAM, SEND_STREAM, REPLICA_STREAM, EARLY_STREAM, READY_STREAM, TIED_STREAM = range(7)
@@ -137,16 +137,31 @@ class PassScript:
 
 
 class StageScripts:
-    """The scripts of the passes of a stage.
+    """The scripts of the passes of a stage, and what else of it is the same for all sizes of a micro-batch.
 
     Args:
         facts: of the stage, in the sizes of any micro-batch.
+
+    Attributes:
+        boundaries: row of each boundary, by its identity.
     """
 
     def __init__(self, facts: StageFacts) -> None:
         self.facts = facts
         self.boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}
         self._known: dict[tuple[int, Pass, bool, UngatheredUnits], PassScript] = {}
+
+    @cached_property
+    def calling(self) -> Hashable:
+        """Equal for stages between whose operators collectives are called, and waited for, alike."""
+        job = self.facts.job
+        tables = (job.issued_after, job.issued_before, job.needed_before)
+        return *(tuple((row, *calls) for row, calls in table.items()) for table in tables), frozenset(job.once)
+
+    @cached_property
+    def leads(self) -> bool:
+        """Whether a pass calls a collective before anything that it receives is there."""
+        return any(leads(self.facts.job, rows) for part in self.facts.parts for rows in part.rows.values())
 
     def of(self, chunk: int, what: Pass, final: bool, needs: UngatheredUnits) -> PassScript:
         """That of a pass of a chunk, ``final`` where it is the last of its kind, ``needs`` what is to be gathered."""
