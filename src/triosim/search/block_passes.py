@@ -478,6 +478,7 @@ class ChunkPasses:
             found.append(StageContraction(scripts, facts, self._chains[key], self.transfer_times))
         return found, facts.parts[0]
 
+
 def _facts_of(scripts: StageScripts) -> ChunkFacts:
     facts = scripts.facts
     (part,), job = facts.parts, facts.job

@@ -232,7 +232,12 @@ class StageContraction:
         """A pass of a micro-batch through a chunk, with the reductions after the last; ``leads`` in place of that of
         the stage."""
         script = self.scripts.of(chunk, what, final, needs)
-        leads, native = self.scripts.leads if leads is None else leads, self.chain.native
+        return self.run(script, self.scripts.leads if leads is None else leads)
+
+    def run(self, script: PassScript, leads: bool) -> WrittenPass:
+        """The rows of a script, ``leads`` where a pass of the stage calls a collective before what it receives is
+        there."""
+        native = self.chain.native
         if native is None:
             return PassRun(self, script, leads).run()
         times = np.array(self.timed(script), np.int64).reshape(-1)
@@ -343,7 +348,8 @@ class PassRun:
                 host_delay = self.made.host - self.chain.launch  # from the release, one launch after the host begins
                 row = self.made.add(RowKind.COLLECTIVE, stream, ticks, before, label=label, host_delay=host_delay)
             elif kind == StepKind.SEND:
-                row = self._send(*times[one], two, late, before, port)
+                ticks, label = times[one]
+                row = self._send(ticks, label, two, late, before, port)
             elif kind == StepKind.READY or self.leads:
                 on = stream if kind == StepKind.READY else EARLY_STREAM
                 row = self._port(RowKind.SEND, on, 0, before, port)
