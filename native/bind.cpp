@@ -16,6 +16,7 @@
 #include "maxmin.hpp"
 #include "meeting.hpp"
 #include "operator_chain.hpp"
+#include "pass_columns.hpp"
 #include "side_by_side.hpp"
 #include "turns.hpp"
 
@@ -462,26 +463,12 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
 
 nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, nb::handle under_way, bool hosted) {
     Columns columns;
-    const Chain c{columns.flat<std::int64_t>(step[0], "ticks"), columns.flat<std::int64_t>(step[1], "gap"),
-                  columns.flat<std::int64_t>(step[2], "issue"), columns.flat<std::int8_t>(step[3], "skips"),
-                  columns.flat<std::int64_t>(step[4], "after"), columns.flat<std::int64_t>(step[6], "before"),
-                  columns.flat<std::int64_t>(step[8], "need"), columns.flat<std::int32_t>(step[5], "after"),
-                  columns.flat<std::int32_t>(step[7], "before"), columns.flat<std::int32_t>(step[9], "need"),
-                  columns.flat<std::int64_t>(step[10], "call"), nb::cast<std::int64_t>(step[11]),
-                  nb::cast<double>(step[12])};
+    const Chain c = chain_of(columns, step);
     const auto which = columns.flat<std::int32_t>(rows, "rows");
     const auto called = columns.flat<std::int8_t>(calls, "calls");
     const auto until = columns.flat<std::int64_t>(under_way, "under_way");
-    const auto count = static_cast<std::int64_t>(c.ticks.size()), made = static_cast<std::int64_t>(c.call.size());
-    const auto lists = [&](std::span<const std::int64_t> first, std::span<const std::int32_t> values) {
-        return first.size() == c.ticks.size() + 1 && first.front() == 0 && std::ranges::is_sorted(first) &&
-               static_cast<std::size_t>(first.back()) == values.size() &&
-               std::ranges::all_of(values, [&](std::int32_t v) { return v >= 0 && v < made; });
-    };
-    if (c.gap.size() != c.ticks.size() || c.issue.size() != c.ticks.size() || c.skips.size() != c.ticks.size() ||
-        called.size() != c.call.size() || until.size() != c.call.size() || !lists(c.after_first, c.after) ||
-        !lists(c.before_first, c.before) || !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
-        !std::ranges::all_of(which, [&](std::int32_t row) { return row >= 0 && row < count; }))
+    if (called.size() != c.call.size() || until.size() != c.call.size() ||
+        !within(which, 0, static_cast<std::int64_t>(c.ticks.size())))
         throw Refused("columns of a step make no sense together");
     const auto latest = until.empty() ? 0.0 : static_cast<double>(std::ranges::max(until));
     if (!(lasts(c, which) + std::max(latest, 0.0) <= MOST_TICKS)) throw Refused(TOO_LONG);
@@ -536,5 +523,8 @@ NB_MODULE(_native, m) {
     m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
     m.def("meeting", &meeting, "pieces"_a, "played"_a, "ways"_a, "streams"_a, "messages"_a, "labels"_a);
     m.def("chained", &chained, "step"_a, "rows"_a.none(), "calls"_a.none(), "under_way"_a.none(), "hosted"_a);
+    nb::class_<PassColumns>(m, "PassChain")
+        .def(nb::init<nb::tuple, nb::tuple>(), "step"_a, "more"_a)
+        .def("contracted", &PassColumns::contracted, "script"_a, "times"_a, "leads"_a);
     m.def("refine", &refine, "traffic"_a);
 }

@@ -29,10 +29,11 @@ from triosim.schedule.gathering import UngatheredUnits
 from triosim.search import peak_memory, shared_step
 from triosim.search.block_outline import BlockJob
 from triosim.search.block_step import NoBlocks
-from triosim.search.contracted_passes import GradientsReady, LocalTransfer, StageContraction
+from triosim.search.contracted_passes import StageContraction
 from triosim.search.evaluate import NotEvaluated
 from triosim.search.outcome import figures
 from triosim.search.outline import _OutlineBuilder, job_facts, outline_in_blocks, outline_plan
+from triosim.search.pass_script import GradientsReady, LocalTransfer, StageScripts
 from triosim.search.plan_figures import outlined_figures
 from triosim.search.stage_classes import StageClasses
 from triosim.search.stage_order import stage_order
@@ -238,11 +239,17 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
     )  # fmt: skip
     made = stage_job(price_job(workload, machine, *run))
     found = _OutlineBuilder(made)
-    stage = StageContraction(StageFacts(found.job, 1), found.chain, found.transfer_times, found.boundaries)
-    final = stage.pass_of(1, Pass.BACKWARD, True, UngatheredUnits())
+    facts = StageFacts(found.job, 1)
+    stage = StageContraction(StageScripts(facts), facts, found.chain, found.transfer_times)
+    written = stage.pass_of(1, Pass.BACKWARD, True, UngatheredUnits())
+    final = written.fragment()
     rows = [row for row, kind in enumerate(final.kind) if kind in (RowKind.SEND, RowKind.RECEIVE)]
-    flags = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, GradientsReady)}
-    asides = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, LocalTransfer)}
+    flags = {
+        final.stream[row] for row, port in zip(rows, written.ports, strict=True) if isinstance(port, GradientsReady)
+    }
+    asides = {
+        final.stream[row] for row, port in zip(rows, written.ports, strict=True) if isinstance(port, LocalTransfer)
+    }
     assert flags
     assert asides
     assert not flags & asides

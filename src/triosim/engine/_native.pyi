@@ -79,6 +79,36 @@ def meeting(
 def chained(
     step: tuple[Any, ...], rows: NDArray[int32], calls: NDArray[Any], under_way: NDArray[int64], hosted: bool
 ) -> tuple[_Ticks, _Ticks, _Ticks, _Ticks, _Ticks, int, int]: ...
+
+class PassChain:
+    """What the operators of a step, and collectives between them, take in passes."""
+
+    def __init__(self, step: tuple[Any, ...], more: tuple[Any, ...]) -> None:
+        """See :func:`triosim.engine.operator_chain.pass_chain`.
+
+        Raises:
+            Refused: the columns make no sense together.
+        """
+
+    def contracted(
+        self, script: tuple[Any, ...], times: NDArray[int64], leads: bool
+    ) -> tuple[NDArray[int64], _Ticks, NDArray[int64], NDArray[int32], int, int, float]:
+        """Run a script.
+
+        Args:
+            script: columns of :class:`triosim.search.pass_script.PassScript`.
+            times: ticks and number of each of its transfers, one after another.
+            leads: whether collectives of the next pass follow upon this one.
+
+        Returns:
+            facts, host delay, rows that are waited for, ports, ticks of the host, the first row that reduces and the
+            part of the time in which work waits for its host that collectives take, as
+            :class:`triosim.search.contracted_passes.WrittenPass` has them.
+
+        Raises:
+            Refused: the columns make no sense together.
+        """
+
 def steady(pieces: tuple[NDArray[Any], ...], streams: int) -> tuple[_Ticks, _Ticks]: ...
 def refine(traffic: object) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]:
     """Cells of parties, ways, links and groups.  See :func:`triosim.network.rank_classes.refined`.

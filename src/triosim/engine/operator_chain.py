@@ -21,6 +21,18 @@ Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 
 
+def pass_chain(step: tuple[Any, ...], more: tuple[Any, ...]) -> _native.PassChain | None:
+    """What runs passes of a step in C++, None where there was no compiler.
+
+    Args:
+        step: as of :func:`run_operator_chain`.
+        more: of each collective the ticks before its bytes move, and whether it is called in every pass; ticks of a gap
+            and of launching what is sent; how many times longer collectives take beside those of another axis where
+            they are waited for, and how many times longer those do; whether operators wait for their host.
+    """
+    return None if _native is None else _native.PassChain(step, more)
+
+
 def run_operator_chain(
     step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8], under_way: Int64, hosted: bool = False
 ) -> tuple[Int64, Int64, Int64, Int64, Int64]:

@@ -47,17 +47,10 @@ from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
 from triosim.search.block_passes import BoundPass, ChunkFacts, ChunkPasses
 from triosim.search.block_step import BLOCKS, ModelChunk, NoBlocks, with_fewer_blocks
-from triosim.search.contracted_passes import (
-    COMPUTE_STREAM,
-    ContractedPass,
-    GradientsReady,
-    LocalTransfer,
-    PassRows,
-    PortTarget,
-    TiedGradientExchange,
-)
+from triosim.search.contracted_passes import ContractedPass, PassRows
 from triosim.search.evaluate import job_communication
 from triosim.search.isolated_transfers import Call
+from triosim.search.pass_script import COMPUTE_STREAM, GradientsReady, LocalTransfer, PortTarget, TiedGradientExchange
 from triosim.search.peak_memory import deepest_stages, stage_reserved_bytes, ungathered
 from triosim.search.shared_step import KEPT_STEPS, OF_ITS_OWN, divides_alike, shared_step
 from triosim.search.stage_classes import MessagePort
@@ -164,7 +157,7 @@ class BlockJob:
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
         self._places: dict[_Place, None] = {}  # of passes that are to be written
-        self.known: list[ChunkFacts] = [self.passes.facts(chunk) for chunk in self.chunks]
+        self.known: list[ChunkFacts] = [self.shared.stages.facts(chunk) for chunk in self.chunks]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
         ]
@@ -310,20 +303,18 @@ class BlockJob:
         made.host += int(issue.sum())
         made.work(chain.beside(int((ticks - gap).sum()), int(gap.sum()), ()), waits, max(host_delay, 0))
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
-            groups = [group for part in parts for group in self.known[part].groups]
-            self.transfer_times.precompute(
-                (ALL_GATHER, *group) for group in groups if self.mesh.size(self.mesh.names[group[1]]) > 1
-            )
-            for part in parts:
-                for size, axis in reversed(self.known[part].groups):
-                    if self.mesh.size(self.mesh.names[axis]) > 1:
-                        call: Call = (ALL_GATHER, size, axis)
-                        made.host += chain.launch
-                        made.add(
-                            RowKind.COLLECTIVE, COMPUTE_STREAM, self.transfer_times.collective(call), (),
-                            label=self.transfer_times.label(call),
-                            host_delay=made.host - chain.launch,
-                        )  # fmt: skip
+            sizes = list(map(self.mesh.size, self.mesh.names))
+            calls: list[Call] = [
+                (ALL_GATHER, size, axis) for part in parts for size, axis in reversed(self.known[part].groups)
+                if sizes[axis] > 1
+            ]  # fmt: skip
+            self.transfer_times.precompute(dict.fromkeys(calls))
+            for call in calls:
+                made.host += chain.launch
+                made.add(
+                    RowKind.COLLECTIVE, COMPUTE_STREAM, self.transfer_times.collective(call), (),
+                    label=self.transfer_times.label(call), host_delay=made.host - chain.launch,
+                )  # fmt: skip
         return made
 
     @cached_property

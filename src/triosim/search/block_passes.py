@@ -28,11 +28,12 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.crossing import Boundary
 from triosim.schedule.gathering import UngatheredUnits
 from triosim.schedule.stages import cut
-from triosim.search.block_rows import BlockRows, RowsOfBlocks, extrapolate, joined
+from triosim.search.block_rows import LEADS, WAITS, BlockRows, RowsOfBlocks, extrapolate, joined
 from triosim.search.block_step import LONGEST, BlockStep, ModelChunk, NoBlocks, shorter
-from triosim.search.contracted_passes import ContractedPass, PortTarget, StageContraction
+from triosim.search.contracted_passes import StageContraction, WrittenPass
 from triosim.search.isolated_transfers import Call
 from triosim.search.operator_chain import OperatorChain
+from triosim.search.pass_script import PortTarget, StageScripts
 from triosim.search.transfer_times import SEND, SharedLinks
 from triosim.trace.tables import Phase
 
@@ -80,7 +81,7 @@ class BlockPass:
 
     Attributes:
         runs: its rows, and those of the reductions after it.
-        calls, host, waiting_exposed: as of :class:`triosim.search.contracted_passes.ContractedPass`.
+        calls, host, waiting_exposed: as of :class:`triosim.search.contracted_passes.WrittenPass`.
     """
 
     runs: Runs
@@ -89,23 +90,17 @@ class BlockPass:
     waiting_exposed: float
 
     @staticmethod
-    def of(made: ContractedPass) -> BlockPass:
+    def of(made: WrittenPass) -> BlockPass:
         """A pass as it was written."""
-        given = iter(made.ports)
-        split = len(made.kind) if made.reduces < 0 else made.reduces
-        before = [_last(made, own) for own in made.before]
-        ports = [next(given) if kind >= RowKind.SEND else None for kind in made.kind]
-
-        def rows(of: slice) -> BlockRows:
-            waits = np.array([row for own in before[of] for row in own], np.int64)
-            late = (waits >= split).astype(np.int64)
-            return BlockRows.of(
-                made.kind[of], made.stream[of], made.label[of], made.ticks[of], made.slowdown[of], made.host_delay[of],
-                [len(own) for own in before[of]], late, waits - split * late, ports[of], made.gap[of], made.exposed[of],
-                made.collective_slowdown[of],
-            )  # fmt: skip
-
-        return BlockPass((rows(slice(split)), rows(slice(split, None))), made.calls, made.host, made.waiting_exposed)
+        split, facts = made.reduces, made.facts
+        ends, leads = int(facts[:split, WAITS].sum()), int(facts[:split, LEADS].sum())
+        late = (made.before >= split).astype(np.int64)
+        before = made.before - split * late
+        runs = (
+            BlockRows(facts[:split], made.host_delay[:split], late[:ends], before[:ends], made.ports[:leads]),
+            BlockRows(facts[split:], made.host_delay[split:], late[ends:], before[ends:], made.ports[leads:]),
+        )
+        return BlockPass(runs, made.calls, made.host, made.waiting_exposed)
 
     @cached_property
     def columns(self) -> ContendedFragment:
@@ -227,14 +222,6 @@ def _same_rows(one: ContendedFragment, other: ContendedFragment) -> bool:
     )
 
 
-def _last(made: ContractedPass, before: list[int]) -> list[int]:
-    """Of what a row waits for the last of each stream, which are in order."""
-    if len(before) < 2:
-        return before
-    of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
-    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
-
-
 class PassOfBlocks:
     """A pass of any number of blocks, from those of three, four and five.
 
@@ -292,18 +279,22 @@ class ChunkStages:
         step: of few blocks.
         copies: seconds for copying a byte on the device, where parameters are gathered.
         alike: the chunks of steps that differ from this one in the samples of a micro-batch only, as far as any are
-            known: a chunk that is there is taken in the sizes of this step.
+            known: a chunk that is there is taken in the sizes of this step, and runs what it does there.
+
+        facts: what is known besides of chunks of those steps.
 
     Attributes:
         known: those that were asked for.
-        facts: what is known of chunks besides.
     """
 
-    def __init__(self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageFacts]) -> None:
+    def __init__(
+        self, job: PricedJob, step: BlockStep, copies: float, alike: dict[ModelChunk, StageScripts],
+        facts: dict[ModelChunk, ChunkFacts],
+    ) -> None:  # fmt: skip
         self.job, self.step, self.alike = job, step, alike
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
-        self.facts: dict[ModelChunk, ChunkFacts] = {}
         self.known: dict[ModelChunk, StageFacts] = {}
+        self._facts_alike, self._facts = facts, dict[ModelChunk, ChunkFacts]()
 
     def of(self, chunk: ModelChunk) -> StageFacts:
         """A chunk as a stage between its neighbours.
@@ -318,9 +309,68 @@ class ChunkStages:
 
     def first_of(self, chunk: ModelChunk) -> StageFacts:
         """The chunk of the first step of its structure of which it was asked for; errors as of :meth:`of`."""
+        return self.scripts(chunk).facts
+
+    def scripts(self, chunk: ModelChunk) -> StageScripts:
+        """What the passes of a chunk do, whatever the sizes; errors as of :meth:`of`."""
         if chunk not in self.alike:
-            self.alike[chunk] = self._stage(chunk)
+            self.alike[chunk] = StageScripts(self._stage(chunk))
         return self.alike[chunk]
+
+    def facts(self, chunk: ModelChunk) -> ChunkFacts:
+        """What is known of a chunk besides.
+
+        Raises:
+            NoBlocks: blocks do not add alike.
+        """
+        if chunk not in self._facts:
+            if chunk not in self._facts_alike:
+                self._facts_alike[chunk] = self._known(chunk)
+            few = [_crossing(self.of(one)) for one in (shorter(chunk) if chunk.blocks > LONGEST else (chunk,))]
+            if any(one != few[-1] for one in few):
+                raise NoBlocks("blocks that send differently")
+            arriving, leaving = few[-1]
+            self._facts[chunk] = replace(self._facts_alike[chunk], arriving=arriving, leaving=leaving)
+        return self._facts[chunk]
+
+    def _known(self, chunk: ModelChunk) -> ChunkFacts:
+        if chunk.blocks <= LONGEST:
+            return self._few_facts(chunk)
+        few = [self._few_facts(one) for one in shorter(chunk)]
+        last = few[-1]
+        share = last.share + (chunk.blocks - LONGEST) * (last.share - few[1].share)
+        runs = []
+        for one in few:
+            sizes, axes = ([group[at] for group in one.groups] for at in (0, 1))
+            runs.append(BlockRows.of(axes, 0, np.zeros(len(axes), np.int64), sizes, 1.0, 0))
+        longest = RowsOfBlocks(runs).rows(chunk.blocks)
+        groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
+        if sorted(groups) != sorted(self._groups_of(chunk)):
+            raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
+        return replace(last, share=share, groups=groups)
+
+    def _few_facts(self, chunk: ModelChunk) -> ChunkFacts:
+        if chunk not in self._facts_alike:
+            self._facts_alike[chunk] = _facts_of(self.scripts(chunk))
+        return self._facts_alike[chunk]
+
+    def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
+        """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
+
+        Groups need not end where blocks do, so that three numbers of blocks may grow alike and a fourth not.
+        """
+        old, new = (self.first_of(one).parts[0] for one in shorter(chunk)[1:])
+        job = new.job
+        if job.sharing == 1:
+            return []
+        kinds = [[(g.bytes, g.parameter in job.step.apart) for g in part.grads] for part in (old, new)]
+        pairs = enumerate(zip(*kinds, strict=False))
+        first = next((place for place, (a, b) in pairs if a != b), len(kinds[0]))
+        end = first + len(kinds[1]) - len(kinds[0])
+        if kinds[1][end:] != kinds[0][first:]:
+            raise NoBlocks("blocks whose gradients differ")
+        own = new.grads
+        return _groups(new, [*own[:first], *own[first:end] * (chunk.blocks - LONGEST + 1), *own[end:]])
 
     def _resized(self, first: StageFacts) -> StageFacts:
         mesh = replace(self.job.mesh, axes=first.mesh.axes)
@@ -395,17 +445,6 @@ class ChunkPasses:
             self._any[alike] = PassOfBlocks([self._pass(which, one, *key[2:]) for one in shorter(chunk)])
         return self._any[alike].of(chunk.blocks)
 
-    def facts(self, chunk: ModelChunk) -> ChunkFacts:
-        """What is known of a chunk besides.
-
-        Raises:
-            NoBlocks: blocks do not add alike.
-        """
-        known = self.stages.facts
-        if chunk not in known:
-            known[chunk] = self._known(chunk)
-        return known[chunk]
-
     @cached_property
     def optimizer(self) -> tuple[list[int], OperatorChain]:
         """Rows of the optimizer that run, and the chain that knows them."""
@@ -420,8 +459,7 @@ class ChunkPasses:
         key = (which, chunk, what, final, needs, leads)
         if key not in self._few:
             of, part = self._stage(chunk)
-            of[which].leads = leads
-            self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs))
+            self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs, leads))
         return self._few[key]
 
     def _stage(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
@@ -430,65 +468,40 @@ class ChunkPasses:
         return self._stages[chunk]
 
     def _contraction(self, chunk: ModelChunk) -> tuple[list[StageContraction], PartFacts]:
-        facts = self.stages.of(chunk)
-        chains = [
-            OperatorChain(facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own)
-            for own in self.seconds
-        ]
-        chains = [self._chains.setdefault(chain.content, chain) for chain in chains]
-        boundaries = {id(b): number for number, b in enumerate(facts.job.stages.boundaries)}
-        return [StageContraction(facts, chain, self.transfer_times, boundaries) for chain in chains], facts.parts[0]
+        facts, scripts, found = self.stages.of(chunk), self.stages.scripts(chunk), []
+        for which, own in enumerate(self.seconds):
+            key = which, scripts.calling, tuple(facts.job.exchanged)
+            if key not in self._chains:
+                self._chains[key] = OperatorChain(
+                    facts.job, self.launching, self.slowdown, self.called, self.tensor, self.lags, own
+                )  # fmt: skip
+            found.append(StageContraction(scripts, facts, self._chains[key], self.transfer_times))
+        return found, facts.parts[0]
 
-    def _known(self, chunk: ModelChunk) -> ChunkFacts:
-        if chunk.blocks <= LONGEST:
-            return self._at(chunk)
-        few = [self._at(one) for one in shorter(chunk)]
-        last = few[-1]
-        if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
-            raise NoBlocks("blocks that send differently")
-        share = last.share + (chunk.blocks - LONGEST) * (last.share - few[1].share)
-        runs = []
-        for one in few:
-            sizes, axes = ([group[at] for group in one.groups] for at in (0, 1))
-            runs.append(BlockRows.of(axes, 0, np.zeros(len(axes), np.int64), sizes, 1.0, 0))
-        longest = RowsOfBlocks(runs).rows(chunk.blocks)
-        groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
-        if sorted(groups) != sorted(self._groups_of(chunk)):
-            raise NoBlocks("gradients that are reduced in other groups the more blocks there are")
-        return replace(last, share=share, groups=groups)
 
-    def _groups_of(self, chunk: ModelChunk) -> list[tuple[int, int]]:
-        """Bytes of the parameters, and the axis, of each group of gradients that a long chunk reduces together.
+def _facts_of(scripts: StageScripts) -> ChunkFacts:
+    facts = scripts.facts
+    (part,), job = facts.parts, facts.job
+    updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
+    arriving, leaving = _crossing(facts)
+    return ChunkFacts(
+        leads=scripts.leads,
+        gathers=bool(part.units),
+        arriving=arriving,
+        leaving=leaving,
+        share=facts.share[updates],
+        groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
+        tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
+    )
 
-        Groups need not end where blocks do, so that three numbers of blocks may grow alike and a fourth not.
-        """
-        (_, old), (_, new) = (self._stage(one) for one in shorter(chunk)[1:])
-        job = new.job
-        if job.sharing == 1:
-            return []
-        kinds = [[(g.bytes, g.parameter in job.step.apart) for g in part.grads] for part in (old, new)]
-        pairs = enumerate(zip(*kinds, strict=False))
-        first = next((place for place, (a, b) in pairs if a != b), len(kinds[0]))
-        end = first + len(kinds[1]) - len(kinds[0])
-        if kinds[1][end:] != kinds[0][first:]:
-            raise NoBlocks("blocks whose gradients differ")
-        own = new.grads
-        return _groups(new, [*own[:first], *own[first:end] * (chunk.blocks - LONGEST + 1), *own[end:]])
 
-    def _at(self, chunk: ModelChunk) -> ChunkFacts:
-        (of, *_), part = self._stage(chunk)
-        facts, job = of.facts, of.job
-        crossing = job.stages.boundaries
-        updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
-        return ChunkFacts(
-            leads=any(of.chain.leads(rows) for rows in part.rows.values()),
-            gathers=bool(part.units),
-            arriving=tuple(b.bytes for b in crossing if b.target == part.number),
-            leaving=tuple(b.bytes for b in crossing if b.source == part.number),
-            share=facts.share[updates],
-            groups=tuple(_groups(part, part.grads) if job.sharing > 1 else ()),
-            tied=tuple((g.parameter, g.bytes) for g in part.grads if facts.elsewhere(g)),
-        )
+def _crossing(facts: StageFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bytes of each value that crosses the begin and the end of a chunk."""
+    (part,), crossing = facts.parts, facts.job.stages.boundaries
+    return (
+        tuple(b.bytes for b in crossing if b.target == part.number),
+        tuple(b.bytes for b in crossing if b.source == part.number),
+    )
 
 
 def _groups(part: PartFacts, grads: Sequence[Gradient]) -> list[tuple[int, int]]:

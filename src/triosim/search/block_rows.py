@@ -19,12 +19,12 @@ from triosim.core.dataclass import dataclass
 from triosim.search.block_step import LONGEST, NoBlocks
 
 if TYPE_CHECKING:
-    from triosim.search.contracted_passes import PortTarget
+    from triosim.search.pass_script import PortTarget
 
 ROUNDED = 2
 """Ticks by which what a block adds may differ from what another does."""
 
-_KIND, _STREAM, _LABEL, _TICKS, _SLOWDOWN, _WAITS, _LEADS, _GAP, _EXPOSED, _COLLECTIVE = range(10)
+KIND, STREAM, LABEL, TICKS, SLOWDOWN, WAITS, LEADS, GAP, EXPOSED, COLLECTIVE = range(10)
 """Columns of :attr:`BlockRows.facts`."""
 
 
@@ -65,15 +65,15 @@ class BlockRows:
         """
         facts = np.zeros((len(kind), 10), np.int64)
         columns = (
-            (_KIND, kind), (_STREAM, stream), (_LABEL, label), (_TICKS, ticks), (_WAITS, waits), (_GAP, gap),
-            (_EXPOSED, exposed),
+            (KIND, kind), (STREAM, stream), (LABEL, label), (TICKS, ticks), (WAITS, waits), (GAP, gap),
+            (EXPOSED, exposed),
         )  # fmt: skip
         for number, column in columns:
             facts[:, number] = column
-        facts[:, _SLOWDOWN].view(np.float64)[:] = slowdown
-        facts[:, _COLLECTIVE].view(np.float64)[:] = collective_slowdown
+        facts[:, SLOWDOWN].view(np.float64)[:] = slowdown
+        facts[:, COLLECTIVE].view(np.float64)[:] = collective_slowdown
         if ports:
-            facts[:, _LEADS] = [port is not None for port in ports]
+            facts[:, LEADS] = [port is not None for port in ports]
         delays = np.zeros(len(kind), np.int64)
         delays[:] = host_delay
         return BlockRows(
@@ -87,52 +87,52 @@ class BlockRows:
     @property
     def kind(self) -> NDArray[np.int64]:
         """See the class; ``rows`` of them, as all columns."""
-        return self.facts[:, _KIND]
+        return self.facts[:, KIND]
 
     @property
     def stream(self) -> NDArray[np.int64]:
         """See the class."""
-        return self.facts[:, _STREAM]
+        return self.facts[:, STREAM]
 
     @property
     def label(self) -> NDArray[np.int64]:
         """See the class."""
-        return self.facts[:, _LABEL]
+        return self.facts[:, LABEL]
 
     @property
     def ticks(self) -> NDArray[np.int64]:
         """See the class."""
-        return self.facts[:, _TICKS]
+        return self.facts[:, TICKS]
 
     @property
     def gap(self) -> NDArray[np.int64]:
         """See the class."""
-        return self.facts[:, _GAP]
+        return self.facts[:, GAP]
 
     @property
     def exposed(self) -> NDArray[np.int64]:
         """See the class."""
-        return self.facts[:, _EXPOSED]
+        return self.facts[:, EXPOSED]
 
     @property
     def slowdown(self) -> NDArray[np.float64]:
         """See the class."""
-        return self.facts[:, _SLOWDOWN].view(np.float64)
+        return self.facts[:, SLOWDOWN].view(np.float64)
 
     @property
     def collective_slowdown(self) -> NDArray[np.float64]:
         """See the class."""
-        return self.facts[:, _COLLECTIVE].view(np.float64)
+        return self.facts[:, COLLECTIVE].view(np.float64)
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
         """How many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0."""
-        return _from_zero(self.facts[:, _WAITS])
+        return _from_zero(self.facts[:, WAITS])
 
     @cached_property
     def leads(self) -> NDArray[np.int64]:
         """How many rows until and with each lead anywhere, shape ``(rows + 1,)`` from 0."""
-        return _from_zero(self.facts[:, _LEADS])
+        return _from_zero(self.facts[:, LEADS])
 
     def led(self, first: int, last: int) -> tuple[PortTarget, ...]:
         """Where rows ``first .. last - 1`` lead."""
@@ -288,7 +288,7 @@ class RowsOfBlocks:
     def _grow(self, least: BlockRows, old: BlockRows) -> None:
         """Rows that take longer with each block."""
         new = self.new
-        same = [_KIND, _STREAM, _LABEL, _WAITS, _LEADS, _COLLECTIVE]
+        same = [KIND, STREAM, LABEL, WAITS, LEADS, COLLECTIVE]
         for one in (least, old):
             if one.ports != new.ports or not (
                 np.array_equal(one.facts[:, same], new.facts[:, same])
@@ -296,7 +296,7 @@ class RowsOfBlocks:
                 and np.array_equal(one.before, new.before)
             ):
                 raise NoBlocks("rows that are not alike")
-        grow = [_TICKS, _GAP, _EXPOSED]
+        grow = [TICKS, GAP, EXPOSED]
         self._grows = new.facts[:, grow] - old.facts[:, grow]
         if (np.abs(self._grows - (old.facts[:, grow] - least.facts[:, grow])) > ROUNDED).any():
             raise NoBlocks("blocks that do not add alike")
@@ -307,9 +307,9 @@ class RowsOfBlocks:
     def _grown(self, more: int) -> BlockRows:
         new, (work, added) = self.new, self._work
         facts = new.facts.copy()
-        ticks, gap, exposed = (new.facts[:, [_TICKS, _GAP, _EXPOSED]] + more * self._grows).T
+        ticks, gap, exposed = (new.facts[:, [TICKS, GAP, EXPOSED]] + more * self._grows).T
         slower = (ticks != 0) & (new.slowdown > 1)
         slowdown = np.where(slower, (work + more * added) / np.maximum(ticks, 1), new.slowdown)
-        facts[:, _TICKS], facts[:, _GAP], facts[:, _EXPOSED] = ticks, gap, exposed
-        facts[:, _SLOWDOWN].view(np.float64)[:] = np.maximum(slowdown, 1.0)
+        facts[:, TICKS], facts[:, GAP], facts[:, EXPOSED] = ticks, gap, exposed
+        facts[:, SLOWDOWN].view(np.float64)[:] = np.maximum(slowdown, 1.0)
         return replace(new, facts=facts, host_delay=np.maximum(new.host_delay + more * self._delay, 0))

@@ -1,8 +1,7 @@
 """Contracted passes: a pass of a class of stages in a few rows, work that nothing else waits for being one row.
 
-What :class:`triosim.schedule.pass_writer.MicroBatchPassWriter` writes operator by operator is written here from event
-to event: work until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that
-are scattered come from the same :class:`triosim.schedule.gathering.Gathering`.
+What a pass does in order is its script (:mod:`triosim.search.pass_script`); here it is run with what its operators
+(:mod:`triosim.search.operator_chain`) and transfers take.
 """
 
 from __future__ import annotations
@@ -11,60 +10,49 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.contended import ContendedFragment, RowKind
-from triosim.memory.liveness import BlockUseRecorder
-from triosim.partition.gradients import Gradient, total_bytes
+from triosim.partition.gradients import Gradient
 from triosim.partition.transfers import ALL_GATHER
-from triosim.schedule._stage import PartFacts, StageFacts
+from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.crossing import Boundary
-from triosim.schedule.gathering import Gathering, UngatheredUnits
-from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
+from triosim.schedule.gathering import UngatheredUnits
+from triosim.search.block_rows import (
+    COLLECTIVE,
+    EXPOSED,
+    GAP,
+    KIND,
+    LABEL,
+    LEADS,
+    SLOWDOWN,
+    STREAM,
+    TICKS,
+    WAITS,
+)
 from triosim.search.isolated_transfers import Call
-from triosim.search.operator_chain import CallSpan, ChainSegment, OperatorChain, OperatorChainRun
-from triosim.search.stage_classes import MessagePort
-
-COMPUTE_STREAM, DATA_STREAM, SEND_STREAM, REPLICA_STREAM, EARLY_STREAM, READY_STREAM, TIED_STREAM = range(7)
-STREAMS = 7
-"""Streams of a worker: what it computes, the data axis, its sends, between groups of replicas, collectives that begin
-before their pass, and two that tell the update that gradients are there, and those that another stage has too: they
-hold up none of the others."""
-
-
-class GradientsReady(NamedTuple):
-    """Signal to the optimizer that the gradients of a chunk are complete."""
-
-    chunk: int
-
-
-class TiedGradientReady(NamedTuple):
-    """Signal to the optimizer that the gradient of a parameter that another stage shares is complete."""
-
-    chunk: int
-    parameter: int
-
-
-class TiedGradientExchange(NamedTuple):
-    """Transfer of the gradient of a parameter that two stages share (a tied embedding)."""
-
-    parameter: int
-    source: int
-    target: int
-    bytes: int
-
-
-class LocalTransfer(NamedTuple):
-    """A transfer of a stage to itself beside its passes."""
-
-
-PortTarget = MessagePort | GradientsReady | TiedGradientReady | TiedGradientExchange | LocalTransfer
+from triosim.search.operator_chain import CallSpan, ChainSegment, OperatorChain
+from triosim.search.pass_script import (
+    COMPLETE,
+    COMPUTE_STREAM,
+    EARLY_STREAM,
+    EXCHANGED,
+    SEND_STREAM,
+    GradientsReady,
+    PassScript,
+    PortTarget,
+    StageScripts,
+    StepKind,
+    TiedGradientExchange,
+    TiedGradientReady,
+)
 
 
 @dataclass
@@ -76,7 +64,6 @@ class ContractedPass:
         gap, exposed, waiting_exposed, collective_slowdown: as of :class:`triosim.engine.contended.ContendedFragment`.
         calls: collectives in its stretches of work.
         host: ticks for which the host issues it.
-        reduces: the first row of what follows the last backward of a chunk, -1 without any.
         host_delay: as of :class:`triosim.engine.contended.ContendedFragment`.
     """
 
@@ -94,7 +81,6 @@ class ContractedPass:
     ports: list[PortTarget] = field(default_factory=list)
     calls: Counter[Call] = field(default_factory=Counter)
     host: int = 0
-    reduces: int = -1
 
     def add(
         self, kind: RowKind, stream: int, ticks: int, before: Sequence[int] = (), slowdown: float = 1.0,
@@ -193,31 +179,81 @@ class TransferTimes(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class WrittenPass:
+    """Rows of a pass of a script.
+
+    Attributes:
+        facts, host_delay: columns of its rows, as of :class:`triosim.search.block_rows.BlockRows`.
+        before: what they wait for, one row after another: of each stream the last.
+        ports, calls, host, waiting_exposed: as of :class:`ContractedPass`.
+        reduces: the first row of what follows the last backward of a chunk, as many as there are without any.
+    """
+
+    facts: NDArray[np.int64]
+    host_delay: NDArray[np.int64]
+    before: NDArray[np.int64]
+    ports: tuple[PortTarget, ...]
+    calls: Counter[Call]
+    host: int
+    reduces: int
+    waiting_exposed: float
+
+    def fragment(self) -> ContendedFragment:
+        """The rows as columns."""
+        kind, stream, label, ticks, _, waits, _, gap, exposed, _ = np.ascontiguousarray(self.facts.T)
+        slowdown, collective = (np.ascontiguousarray(self.facts[:, at]).view(float) for at in (SLOWDOWN, COLLECTIVE))
+        return ContendedFragment(
+            kind.astype(np.int8), stream.astype(np.int8), ticks, slowdown, collective, label.astype(np.int32),
+            Ragged(self.before.astype(np.int32), np.append(0, np.cumsum(waits))), self.host_delay, gap, exposed,
+            self.waiting_exposed,
+        )  # fmt: skip
+
+
 class StageContraction:
     """Writes the passes of a stage.
 
     Args:
+        scripts: of its passes, whatever the sizes.
         facts: of the stage.
         chain: what its operators take.
         transfer_times: what it exchanges with others takes.
-        boundaries: row of each boundary, by its identity.
     """
 
     def __init__(
-        self, facts: StageFacts, chain: OperatorChain, transfer_times: TransferTimes, boundaries: dict[int, int]
+        self, scripts: StageScripts, facts: StageFacts, chain: OperatorChain, transfer_times: TransferTimes
     ) -> None:
-        self.facts, self.chain, self.transfer_times, self.boundaries, self.job = (
-            facts,
-            chain,
-            transfer_times,
-            boundaries,
-            facts.job,
-        )
-        self.leads = any(chain.leads(rows) for part in facts.parts for rows in part.rows.values())
+        self.scripts, self.facts, self.chain, self.transfer_times = scripts, facts, chain, transfer_times
+        self.job = facts.job
 
-    def pass_of(self, chunk: int, what: Pass, final: bool, needs: UngatheredUnits) -> ContractedPass:
-        """A pass of a micro-batch through a chunk, with the reductions after the last."""
-        return _PassContraction(self, self.facts.parts[chunk], what, final, needs).run()
+    def pass_of(
+        self, chunk: int, what: Pass, final: bool, needs: UngatheredUnits, leads: bool | None = None
+    ) -> WrittenPass:
+        """A pass of a micro-batch through a chunk, with the reductions after the last; ``leads`` in place of that of
+        the stage."""
+        script = self.scripts.of(chunk, what, final, needs)
+        return self.run(script, self.scripts.leads if leads is None else leads)
+
+    def run(self, script: PassScript, leads: bool) -> WrittenPass:
+        """The rows of a script, ``leads`` where a pass of the stage calls a collective before what it receives is
+        there."""
+        native = self.chain.native
+        if native is None:
+            return PassRun(self, script, leads).run()
+        times = np.array(self.timed(script), np.int64).reshape(-1)
+        facts, host_delay, before, ports, host, reduces, waits = native.contracted(script.columns, times, leads)
+        to = tuple(script.ports[port] for port in ports.tolist())
+        calls = Counter(self.chain.calls[call] for call in script.called)
+        return WrittenPass(facts, host_delay, before, to, calls, host, reduces, waits)
+
+    def timed(self, script: PassScript) -> list[tuple[int, int]]:
+        """Ticks and number of each transfer of a script."""
+        times, boundaries = self.transfer_times, self.job.stages.boundaries
+        return [
+            times.boundary(boundaries[of], script.backward) if isinstance(of, int)
+            else (times.collective(of), times.label(of))
+            for of in script.transfers
+        ]  # fmt: skip
 
     def update(self) -> ContractedPass:
         """What ends an iteration."""
@@ -277,201 +313,149 @@ class StageContraction:
         return -(-gradient.bytes // self.job.shared[0].shards) if self.job.replication.states else gradient.bytes
 
 
-class _PassContraction:
-    """Writes one pass."""
+class PassRun:
+    """Runs one script: what :mod:`native` does in C++, to the same rows."""
 
-    def __init__(self, of: StageContraction, part: PartFacts, what: Pass, final: bool, needs: UngatheredUnits) -> None:
-        self.of, self.part, self.what, self.final, self.job = of, part, what, final, of.job
-        self.backward = what is not Pass.FORWARD
-        self.rows = part.rows[what]
-        self.index = {row: place for place, row in enumerate(self.rows)}
+    def __init__(self, of: StageContraction, script: PassScript, leads: bool) -> None:
+        self.of, self.chain, self.script, self.leads = of, of.chain, script, leads
         self.made = ContractedPass()
-        self.receives: dict[int, list[int]] = {}  # place of the operator that needs it -> rows
-        self.going = part.returning if self.backward else part.leaving
-        self.ended = {0: -1}  # place after which a stretch of work ended -> its row
-        self.exchanged = -1  # row in which complete gradients have been exchanged along the axis that divides operators
-        self.left = 0  # ticks of that after the last operator
+        self.port: list[int] = []  # of each row that leads somewhere
+        self.row = list[int]()  # the last of each step
+        self.exchanged = self.complete = -1  # rows, see EXCHANGED and COMPLETE
+        self.reduces = -1
+        self.rows: list[int] = script.rows.tolist()
         self.under_way: dict[int, CallSpan] = {}  # collectives between operators that have not ended
         self.since = 0  # ticks since then
-        self.builder = ProgramBuilder(of.facts.stage, of.facts.ranks)
-        self.written: list[int] = []  # rows of the builder as rows of the pass
-        self.units: Gathering | None = None
-        if part.units:
-            scatters = self.backward and self.job.stages.count == 1
-            self.units = of.facts.gathering(part, self.builder, BlockUseRecorder(), self.backward, needs, scatters)
 
-    def run(self) -> ContractedPass:
+    def run(self) -> WrittenPass:
         """All of it."""
-        self._receive()
-        groups = self._groups() if self.final else []
-        ready = [max((self.index[g.ready] + 1 for g in group if g.ready in self.index), default=0) for group in groups]
-        starts = self._starts()
-        for first, last in zip(starts, [*starts[1:], len(self.rows)], strict=True):
-            self._range(first, last, ready)
-        if self.final:
-            self._reduce(groups, ready)
-        return self.made
-
-    def _groups(self) -> list[list[Gradient]]:
-        """Gradients that are reduced together, but for those that are scattered unit by unit."""
-        if self.job.sharing == 1:
-            return []
-        gathered = self.job.modules if self.part.units else None
-        groups = self.part.groups()
-        return [group for group in groups if gathered is None or group[0].parameter not in gathered]
-
-    def _receive(self) -> None:
-        if self.backward:
-            boundaries = [(0, b) for own in self.part.leaving.values() for b in own if b.returned >= 0]
-        else:
-            boundaries = [(self.index[row], b) for row, own in sorted(self.part.arriving.items()) for b in own]
-        for place, boundary in boundaries:
-            row = self.made.add(RowKind.RECEIVE, -1, 0, port=self._port(boundary, sends=False))
-            self.receives.setdefault(place, []).append(row)
-
-    def _port(self, boundary: Boundary, sends: bool) -> MessagePort:
-        return MessagePort(self.of.boundaries[id(boundary)], self.backward, sends)
-
-    def _starts(self) -> list[int]:
-        """Places where work begins anew, as something is gathered or scattered there."""
-        begins = {0}
-        if self.units is not None:
-            begins |= {self.index[row] for row in {self.units.prefetch_at, *self.units.begins} - {-1}}
-            begins |= {self.index[row] + 1 for row in self.units.ends} - {len(self.rows)}
-        return sorted(begins)
-
-    def _range(self, first: int, last: int, ready: Sequence[int]) -> None:
-        """Work between two places at which parameters are gathered, or all of it."""
-        before: list[int] = []
-        if self.units is not None:
-            self.units.before(self.rows[first], len(self.builder) - 1)
-            self._take_over()
-        under_way = {call: span.after(self.since) for call, span in self.under_way.items() if span.end > self.since}
-        chained = self.of.chain.play(self.rows[first:last], self.final, under_way)
-        issues = self.made.host - self.of.chain.launch  # from the release of the pass
-        self.made.host += chained.host
-        self.made.calls.update(self.of.chain.calls[call] for call in chained.calls.tolist())
-        self.made.calls.update(self.of.chain.calls[call] for call, _ in chained.leading)
-        self.made.waiting_exposed = max(self.made.waiting_exposed, chained.waiting_exposed)
-        marks = {last, *(place for place in (*ready, *self.receives) if first < place < last)}
-        events = [*self.going, *(self.units.ends if self.units is not None else ())]
-        marks |= {self.index[row] + 1 for row in events if first <= self.index[row] < last}
-        before += self._lead(chained) if not first else []
-        fine, place = self.final or self.units is not None, first
-        exchanged = chained.ended(sorted(self.job.once)) if self.final else 0
-        for mark in sorted(marks):
-            before += self.receives.get(place, ())
-            segments = chained.segments(place - first, mark - first) if fine else self._coarse(chained, place, mark)
-            host_delay = max(issues + int(chained.host_delay[mark - first - 1]), 0) if mark > first else 0
-            if len(segments) > 1 and not fine:
-                row = self.made.work(segments[:1], before)
-                self.made.add(RowKind.SEND, EARLY_STREAM, 0, [row], port=LocalTransfer())
-                row = self.made.work(segments[1:], (), host_delay)
+        script, times = self.script, self.of.timed(self.script)
+        steps = {
+            StepKind.LEAD: self._lead, StepKind.COPY: self._copy, StepKind.PLAY: self._play, StepKind.WORK: self._work,
+            StepKind.FOLLOW: self._follow, StepKind.REDUCE: self._reduce,
+        }  # fmt: skip
+        columns = zip(script.steps.tolist(), script.before.lists(), script.late.lists(), strict=True)
+        for (kind, one, two, stream, port), waits, late in columns:
+            named = {EXCHANGED: self.exchanged, COMPLETE: self.complete}
+            before = [named[step] if step < 0 else self.row[step] for step in waits]
+            if kind in steps:
+                row = steps[StepKind(kind)](one, two, port, before)
+            elif kind == StepKind.RECEIVE:
+                row = self._port(RowKind.RECEIVE, -1, 0, before, port)
+            elif kind == StepKind.CALL:
+                ticks, label = times[one]
+                self.made.host += self.chain.launch
+                host_delay = self.made.host - self.chain.launch  # from the release, one launch after the host begins
+                row = self.made.add(RowKind.COLLECTIVE, stream, ticks, before, label=label, host_delay=host_delay)
+            elif kind == StepKind.SEND:
+                ticks, label = times[one]
+                row = self._send(ticks, label, two, late, before, port)
+            elif kind == StepKind.READY or self.leads:
+                on = stream if kind == StepKind.READY else EARLY_STREAM
+                row = self._port(RowKind.SEND, on, 0, before, port)
             else:
-                row = self.made.work(segments, before, host_delay)
-            if fine and chained.at(place - first) < exchanged:
-                self.exchanged = row - len(segments) + _reached(segments, exchanged - chained.at(place - first))
-            self.ended[mark], before, place = row, [], mark
-            if self.units is not None:
-                self._goes_on(chained, mark)
-                self.written.append(row)
-                self.builder.add(Op.COMPUTE, COMPUTE, operator=self.rows[mark - 1])
-                self.units.after(self.rows[mark - 1])
-                self._take_over()
-            self._send(chained, mark, first, issues)
-        self.left = max(exchanged - chained.at(last - first), 0)
-        if fine and self.of.leads and last == len(self.rows):
-            self.made.add(RowKind.SEND, EARLY_STREAM, 0, [self.ended[last]], port=LocalTransfer())
+                row = -1
+            self.row.append(row)
+        return self._written()
 
-    def _coarse(self, chained: OperatorChainRun, place: int, mark: int) -> list[ChainSegment]:
+    def _written(self) -> WrittenPass:
+        made, script = self.made, self.script
+        before = [_last(made, own) for own in made.before]
+        facts = np.zeros((len(before), 10), np.int64)
+        for at, column in (
+            (KIND, made.kind), (STREAM, made.stream), (LABEL, made.label), (TICKS, made.ticks),
+            (WAITS, list(map(len, before))), (LEADS, [kind >= RowKind.SEND for kind in made.kind]), (GAP, made.gap),
+            (EXPOSED, made.exposed),
+        ):  # fmt: skip
+            facts[:, at] = column
+        facts[:, SLOWDOWN].view(np.float64)[:] = made.slowdown
+        facts[:, COLLECTIVE].view(np.float64)[:] = made.collective_slowdown
+        return WrittenPass(
+            facts, np.array(made.host_delay, np.int64), np.array([row for own in before for row in own], np.int64),
+            tuple(script.ports[at] for at in self.port), Counter(self.chain.calls[call] for call in script.called),
+            made.host, len(facts) if self.reduces < 0 else self.reduces, made.waiting_exposed,
+        )  # fmt: skip
+
+    def _port(
+        self, kind: RowKind, stream: int, ticks: int, before: Sequence[int], port: int, label: int = -1,
+        host_delay: int = 0,
+    ) -> int:  # fmt: skip
+        """One more row that leads somewhere."""
+        self.port.append(port)
+        return self.made.add(kind, stream, ticks, before, label=label, host_delay=host_delay)
+
+    def _lead(self, call: int, _: int, port: int, before: list[int]) -> int:
+        return self._port(RowKind.SEND, EARLY_STREAM, int(self.chain.call_ticks[call]), before, port)
+
+    def _copy(self, ticks: int, gap: int, _: int, before: list[int]) -> int:
+        self.made.host += self.chain.launch
+        spans = [span.after(self.since) for span in self.under_way.values()]
+        segments = self.chain.beside(ticks, self.chain.gap * gap, spans)
+        self.since += sum(segment.ticks for segment in segments)
+        return self.made.work(segments, before)
+
+    def _play(self, first: int, last: int, _: int, before: list[int]) -> int:
+        under_way = {call: span.after(self.since) for call, span in self.under_way.items() if span.end > self.since}
+        chained = self.chain.play(self.rows[first:last], self.script.final, under_way)
+        self.first, self.chained = first, chained
+        self.issues = self.made.host - self.chain.launch  # from the release of the pass
+        self.made.host += chained.host
+        self.made.waiting_exposed = max(self.made.waiting_exposed, chained.waiting_exposed)
+        self.exchanges = chained.ended(self.script.once.tolist()) if self.script.final else 0
+        self.left = max(self.exchanges - chained.at(last - first), 0)  # after the last operator
+        return -1
+
+    def _work(self, place: int, mark: int, port: int, before: list[int]) -> int:
+        chained, first, fine = self.chained, self.first, self.script.fine
+        segments = chained.segments(place - first, mark - first) if fine else self._coarse(place, mark)
+        host_delay = max(self.issues + int(chained.host_delay[mark - first - 1]), 0) if mark > first else 0
+        self.sending = self.issues + int(chained.issued[mark - first - 1]) if mark > first else self.issues
+        if len(segments) > 1 and not fine:
+            row = self.made.work(segments[:1], before)
+            self._port(RowKind.SEND, EARLY_STREAM, 0, [row], port)
+            return self.made.work(segments[1:], (), host_delay)
+        row = self.made.work(segments, before, host_delay)
+        if fine and chained.at(place - first) < self.exchanges:
+            self.exchanged = row - len(segments) + _reached(segments, self.exchanges - chained.at(place - first))
+        return row
+
+    def _coarse(self, place: int, mark: int) -> list[ChainSegment]:
         """Work as one stretch; or two, the collectives of the next pass coming between.
 
         Where another chunk's gradients are reduced beside a pass they are so for most of it, so that each stretch takes
         as much longer as its operators and its waiting for collectives do on average.
         """
+        chained = self.chained
         begin, end = chained.at(place), chained.at(mark)
         ended = int(chained.end.max(initial=0))
-        times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
+        times = [begin, ended, end] if self.leads and begin < ended < end else [begin, end]
         return [chained.average(a, b) for a, b in pairwise(times)]
 
-    def _lead(self, chained: OperatorChainRun) -> list[int]:
-        """Collectives that wait for no operator of the pass; returns what its work waits for."""
-        row = -1
-        for call, waits in chained.leading:
-            before = [row, *(self.receives.get(0, ()) if waits else ())]
-            row = self.made.add(
-                RowKind.SEND, EARLY_STREAM, int(self.of.chain.call_ticks[call]), before, port=LocalTransfer()
-            )
-        return [row] if row >= 0 else []
+    def _follow(self, place: int, _: int, __: int, before: list[int]) -> int:
+        more = [call for call, _ in self.chain.leading(self.rows[place:], self.script.final)]
+        self.under_way, self.since = self.chain.follow(self.chained.under_way, more), 0
+        return -1
 
-    def _goes_on(self, chained: OperatorChainRun, place: int) -> None:
-        """What is under way when the operators before a place have ended, or begins then."""
-        more = [call for call, _ in self.of.chain.leading(self.rows[place:], self.final)]
-        self.under_way, self.since = self.of.chain.follow(chained.under_way, more), 0
+    def _send(self, ticks: int, label: int, mark: int, late: list[int], before: list[int], port: int) -> int:
+        more = max(self.chained.ended(late) - self.chained.at(mark - self.first), 0)
+        self.made.host += self.chain.send_launch
+        self.sending = max(self.sending + self.chain.send_launch, 0)
+        return self._port(RowKind.SEND, SEND_STREAM, ticks + more, before, port, label, self.sending)
 
-    def _take_over(self) -> None:
-        """What the units have written."""
-        chain = self.of.chain
-        for number in range(len(self.written), len(self.builder)):
-            op, stream, _, _, _, seconds, size, what, axis, *_ = self.builder.row(number)
-            before = [self.written[row] for row in self.builder.before(number)]
-            if op == Op.COMPUTE:
-                ticks, gap = int(picoseconds(seconds, "a copy")), chain.gap if seconds > 0 else 0
-                self.made.host += chain.launch
-                segments = chain.beside(ticks, gap, [span.after(self.since) for span in self.under_way.values()])
-                self.since += sum(segment.ticks for segment in segments)
-                row = self.made.work(segments, before)
-            else:
-                on = COMPUTE_STREAM if stream == COMPUTE else DATA_STREAM if stream == DP else REPLICA_STREAM
-                row = self.of.collective(self.made, (what, size, axis), on, before)
-            self.written.append(row)
-
-    def _send(self, chained: OperatorChainRun, mark: int, first: int, issues: int) -> None:
-        row = self.rows[mark - 1] if mark else -1  # of a part none of whose operators has a backward there is no row
-        if row not in self.going:
-            return
-        late = max(chained.ended(self.job.issued_after.get(row, ())) - chained.at(mark - first), 0)
-        host_delay = issues + int(chained.issued[mark - first - 1])
-        for boundary in self.going[row]:
-            self.made.host += self.of.chain.send_launch
-            host_delay = max(host_delay + self.of.chain.send_launch, 0)
-            ticks, label = self.of.transfer_times.boundary(boundary, self.backward)
-            self.made.add(
-                RowKind.SEND, SEND_STREAM, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary,
-                True),
-                host_delay=host_delay,
-            )  # fmt: skip
-
-    def _reduce(self, groups: Sequence[Sequence[Gradient]], ready: Sequence[int]) -> None:
-        """What follows the last backward of a chunk, and what the update waits for."""
-        of, made, job, facts = self.of, self.made, self.job, self.of.facts
-        made.reduces = len(made.kind)
-        last = self.ended[len(self.rows)]
+    def _reduce(self, _: int, __: int, ___: int, before: list[int]) -> int:
+        self.reduces, (self.complete,) = len(self.made.kind), before
         if self.left:
-            last = made.add(RowKind.COMPUTE, COMPUTE_STREAM, self.left, exposed=self.left)
-            self.exchanged = last
-        reduced: dict[int, int] = {}
-        if self.units is not None and job.stages.count > 1:
-            self.units = facts.gathering(self.part, self.builder, BlockUseRecorder(), True, UngatheredUnits(), False)
-            for number, unit in enumerate(self.part.units):
-                if unit.scatter_bytes:
-                    row = self.units.reduce(number, max(unit.backward[1], -1))
-                    self._take_over()
-                    reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
-        for group, place in zip(groups, ready, strict=True):
-            before, stream, row = [self.ended[place], self.exchanged], DATA_STREAM, -1
-            for what, axis, parts in job.reductions(group[0].parameter):
-                row = of.collective(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
-                before, stream = [row], REPLICA_STREAM
-            if row >= 0:
-                reduced.update({gradient.storage: row for gradient in group})
-        away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
-        waits = [row for storage, row in reduced.items() if storage not in away]
-        made.add(RowKind.SEND, READY_STREAM, 0, [last, *waits], port=GradientsReady(self.part.chunk))
-        for gradient in self.part.grads:
-            if gradient.storage in away:
-                port = TiedGradientReady(self.part.chunk, gradient.parameter)
-                made.add(RowKind.SEND, TIED_STREAM, 0, [reduced.get(gradient.storage, last)], port=port)
+            self.complete = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, self.left, exposed=self.left)
+            self.exchanged = self.complete
+        return -1
+
+
+def _last(made: ContractedPass, before: list[int]) -> list[int]:
+    """Of what a row waits for the last of each stream, which are in order."""
+    if len(before) < 2:
+        return before
+    of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
+    return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
 
 def _reached(segments: Sequence[ChainSegment], ticks: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from triosim.composition.issuing import issue_shares
 from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
-from triosim.engine.operator_chain import run_operator_chain
+from triosim.engine.operator_chain import pass_chain, run_operator_chain
 from triosim.schedule._stage import JobFacts
 from triosim.search.isolated_transfers import Call
 from triosim.search.transfer_times import SharedLinks
@@ -297,11 +297,11 @@ class OperatorChain:
         self._none = np.full(len(self.calls), -1, np.int64)
         self._played: dict[tuple[bytes, bool, tuple[tuple[int, CallSpan], ...]], OperatorChainRun] = {}
 
-    @property
-    def content(self) -> Hashable:
-        """Equal for two chains of a step whose operators, and collectives between them, are the same."""
-        columns = (one.tobytes() if isinstance(one, np.ndarray) else one for one in self._columns)
-        return *columns, self.lags.tobytes(), tuple(self.calls), self.tensor, self._always.tobytes()
+    @cached_property
+    def native(self) -> Any:
+        """What runs scripts in C++, None where there was no compiler."""
+        more = self.lags, self._always, self.gap, self.send_launch, self.tensor.met, self.tensor.filled, self.hosted
+        return pass_chain(self._columns, more)
 
     def play(self, rows: Sequence[int], final: bool, before: Mapping[int, CallSpan] | None = None) -> OperatorChainRun:
         """Some operators one after another.
@@ -389,16 +389,32 @@ class OperatorChain:
             found.append(ChainSegment(last + gap, _slowdown(last + gap, self.slowdown, gap), gap, 0))
         return found
 
-    def leads(self, rows: Sequence[int]) -> bool:
-        """Whether a pass calls a collective before anything that it receives is there."""
-        return any(not waits for _, waits in self.leading(rows, False))
-
     def leading(self, rows: Sequence[int], final: bool) -> list[LeadingCollective]:
         """Collectives of some operators that wait for none of them; ``final`` as of :meth:`play`."""
-        called, found = self._all if final else self._always, list[LeadingCollective]()
-        for row in rows:
-            found += [LeadingCollective(call, True) for call in self.job.issued_before.get(row, ()) if called[call]]
-            if not self.skips[row]:
-                break
-            found += [LeadingCollective(call, False) for call in self.job.issued_after.get(row, ()) if called[call]]
-        return found
+        return leading_calls(self.job, rows, final)
+
+
+def leading_calls(job: JobFacts, rows: Sequence[int], final: bool) -> list[LeadingCollective]:
+    """Collectives of some operators that wait for none of them.
+
+    Args:
+        job: that the operators are of.
+        rows: of the trace, ascending.
+        final: whether gradients are complete then and exchanged along the axis that divides operators.
+    """
+    found = list[LeadingCollective]()
+    for row in rows:
+        found += [
+            LeadingCollective(call, True) for call in job.issued_before.get(row, ()) if final or call not in job.once
+        ]
+        if not job.skipped[row]:
+            break
+        found += [
+            LeadingCollective(call, False) for call in job.issued_after.get(row, ()) if final or call not in job.once
+        ]
+    return found
+
+
+def leads(job: JobFacts, rows: Sequence[int]) -> bool:
+    """Whether a pass of some operators calls a collective before anything that it receives is there."""
+    return any(not waits for _, waits in leading_calls(job, rows, False))

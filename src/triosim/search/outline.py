@@ -44,19 +44,19 @@ from triosim.schedule.actions import Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.search.block_outline import BlockJob
 from triosim.search.block_step import NoBlocks
-from triosim.search.contracted_passes import (
-    STREAMS,
-    GradientsReady,
-    LocalTransfer,
-    PassRows,
-    PortTarget,
-    StageContraction,
-    TiedGradientExchange,
-    TiedGradientReady,
-)
+from triosim.search.contracted_passes import PassRows, StageContraction
 from triosim.search.evaluate import GATHERED, NotEvaluated, job_communication, unsupported_reason
 from triosim.search.isolated_transfers import Call, UnequalRanks
 from triosim.search.operator_chain import OperatorChain
+from triosim.search.pass_script import (
+    STREAMS,
+    GradientsReady,
+    LocalTransfer,
+    PortTarget,
+    StageScripts,
+    TiedGradientExchange,
+    TiedGradientReady,
+)
 from triosim.search.peak_memory import fullest_stage_bytes, parameters_to_gather
 from triosim.search.stage_classes import MessagePort, StageClasses
 from triosim.search.stage_order import ActionKind, stage_order
@@ -226,7 +226,6 @@ class _OutlineBuilder:
             self.transfer_times.called_lags(),
         )  # fmt: skip
         self.kinds = StageClasses(self.job, replace(made.launching, delay_s=0.0))
-        self.boundaries = {id(b): number for number, b in enumerate(self.job.stages.boundaries)}
         self.stages = range(self.mesh.stages)
         self.schedule = made.schedule
         self.kind = self._kinds()
@@ -240,9 +239,8 @@ class _OutlineBuilder:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         kind = self.kind[stage]
         if kind not in self._contractions:
-            self._contractions[kind] = StageContraction(
-                StageFacts(self.job, stage), self.chain, self.transfer_times, self.boundaries
-            )  # fmt: skip
+            facts = StageFacts(self.job, stage)
+            self._contractions[kind] = StageContraction(StageScripts(facts), facts, self.chain, self.transfer_times)
         of = self._contractions[kind]
         if action is None:
             return (kind, None), of.update

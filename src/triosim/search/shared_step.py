@@ -28,11 +28,11 @@ from triosim.partition.shards import sharded
 from triosim.plan import Plan
 from triosim.prediction.priced_job import PricedJob, price_job
 from triosim.prediction.pricing import BY_CALL
-from triosim.schedule._stage import StageFacts
 from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import ChunkPasses, ChunkStages
+from triosim.search.block_passes import ChunkFacts, ChunkPasses, ChunkStages
 from triosim.search.block_step import BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
 from triosim.search.chunk_memory import AllocationPattern, ChunkKey, ChunkMemory
+from triosim.search.pass_script import StageScripts
 from triosim.search.step_structure import step_structure
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
@@ -51,13 +51,15 @@ class StructureResults:
     """What steps have in common that differ in the samples of a micro-batch only.
 
     Attributes:
-        stages: their chunks, in the sizes of the first that asked.
+        stages: their chunks, in the sizes of the first that asked, and what they do.
+        facts: what is known besides of chunks of any length, but for what crosses their ends.
         patterns: what these allocate, in no sizes.
         updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
         sizes: bytes of the storages of the step on a rank, by what replicas divide; -1 for those that they do not.
     """
 
-    stages: dict[ModelChunk, StageFacts] = field(default_factory=dict)
+    stages: dict[ModelChunk, StageScripts] = field(default_factory=dict)
+    facts: dict[ModelChunk, ChunkFacts] = field(default_factory=dict)
     patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
     updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
@@ -205,6 +207,6 @@ def _shared(few: PricedJob, plan: Plan, mesh: JobMesh, blocks: int, alike: Hasha
     short = BlockStep(job.step, job.all_times[model].seconds, blocks, str(plan.cuts), stack=plan.stack)
     copies = copy_s_per_byte(job.system.models[model]) if placed.weights else 0.0
     of_any = _STRUCTURES.get((alike, step_structure(job.step)), StructureResults)
-    chunks = ChunkStages(job, short, copies, of_any.stages)
+    chunks = ChunkStages(job, short, copies, of_any.stages, of_any.facts)
     uncut, memory = cut(job.step.trace, (), job.step.homes), ChunkMemory(chunks, of_any.patterns)
     return SharedStep(job, short, once, uncut, chunks, memory, of_any)
