@@ -70,7 +70,9 @@ KINDS: dict[str, Kind] = {
     "shipped trace, 8 devices": Kind(
         "examples/resnet50-cpu.triosim", {"devices": 8, "topology": "ring", "link": "25GB/s", "latency": "1us"}, {}
     ),
-    "imported Kineto, 8 GPUs": Kind(KINETO, {"name": "dgx-a100", "nodes": 1}, {}),
+    "imported Kineto, 8 GPUs": Kind(
+        KINETO, {"devices": 8, "topology": "switch", "link": "300GB/s", "latency": "1us"}, {}
+    ),
 }
 """What is predicted, first and again, in one process each."""
 
