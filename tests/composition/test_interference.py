@@ -177,8 +177,8 @@ def test_one_play_is_enough_where_nothing_interferes() -> None:
         return _Times(start, start + np.append(amount[:2], 15))
 
     tasks = Tasks(
-        np.array([0, 3]), np.array([1.0]), np.array([True, True, False]), np.array([False, False, True]),
-        np.array([10, 10, 0]), np.zeros(3, np.int64),
+        np.array([0, 3]), np.array([1.0]), [np.array([True, True, False])], [np.array([False, False, True])],
+        np.array([10, 10, 0]), [np.zeros(3, np.int64)],
     )  # fmt: skip
     assert settle(tasks, play).finish.tolist() == [10, 20, 15]
     assert len(plays) == 1

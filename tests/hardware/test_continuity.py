@@ -40,7 +40,7 @@ def seconds(trace: Trace, table: dict[str, Any], nodes: int, plan: Plan, models:
     job = prepare(trace, system, plan, models)
     model = network_model(models.solver, models.solver_options)
     lowered, _ = lowered_job(job, models.fold)
-    played, _ = settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    played, *_ = settled([(job, lowered)], lowered.graph, lowered.wires, model)
     return int(played.finish.max()) / 1e12
 
 

@@ -120,7 +120,7 @@ def test_what_is_felt_in_the_prefix_is_seen(tmp_path) -> None:
     assert found is not None
     cut, played = found
     last = int(cut.prefix.first[-1])
-    for some in (cut.computes[:last], cut.prefix.graph.kind == 1):
+    for some in (np.concatenate(cut.computes)[:last], cut.prefix.graph.kind == 1):
         row = int(np.flatnonzero(some)[-1])
         finish = played.finish.copy()
         finish[row] = finish.max()

@@ -12,7 +12,7 @@ from triosim import Plan
 from triosim.collectives.algorithm import ALGORITHMS, choose
 from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.scheduling import Collectives
-from triosim.engine.graph import Task
+from triosim.engine.graph import GraphRun, Task
 from triosim.engine.play import play
 from triosim.hardware.system import System
 from triosim.network.device_assignment import assign_devices
@@ -20,6 +20,7 @@ from triosim.network.lowering import _meeting, lower
 from triosim.network.routes import Router, router_of
 from triosim.network.traffic import RoutedCollective
 from triosim.partition.resolve import resolve
+from triosim.prediction.played_run import Run
 from triosim.schedule.actions import SCHEDULES
 from triosim.schedule.job import Costs, programs
 from triosim.schedule.program import Program
@@ -61,9 +62,13 @@ def test_every_rank_has_its_program_and_every_send_its_arrival(mesh: tuple[int, 
     assert np.array_equal(np.diff(lowered.first), [len(jobs[c]) for c in lowered.program])
     sends = np.flatnonzero(graph.kind == Task.TRANSFER)
     joins = np.flatnonzero(graph.kind == Task.JOIN)
-    assert sorted(lowered.pair[sends]) == sorted(lowered.pair[joins]) == list(range(len(sends)))
+    nothing = np.zeros(len(graph), np.int64)
+    run = Run(jobs, lowered, GraphRun(nothing, nothing, nothing, nothing, 0, 0, ""), 1)
+    pair = np.concatenate([run.pair(cell) for cell in range(lowered.cells)])
+    assert sorted(pair[sends]) == sorted(pair[joins]) == list(range(len(sends)))
+    assert np.all(np.delete(pair, np.concatenate([sends, joins])) == -1)
     for join in joins.tolist():
-        (send,) = [s for s in sends.tolist() if lowered.pair[s] == lowered.pair[join]]
+        (send,) = [s for s in sends.tolist() if pair[s] == pair[join]]
         assert send in graph.before[join]
         assert graph.amount[send] > 0
 
@@ -77,7 +82,7 @@ def test_each_collective_has_each_member_of_its_group_once(mesh: tuple[int, int,
         tasks = np.flatnonzero((graph.kind == Task.COLLECTIVE) & (graph.what == number))
         assert sorted(graph.member[tasks]) == list(range(graph.collectives[row].pattern.members))
         ranks = np.searchsorted(lowered.first, tasks, side="right") - 1
-        (group,) = set(lowered.group[tasks].tolist())
+        (group,) = set(lowered.group_of(tasks).tolist())
         assert sorted(ranks.tolist()) == sorted(lowered.groups[group].tolist())
         assert len(ranks) in (dp, tp)
 

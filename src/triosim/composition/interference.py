@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -96,9 +96,10 @@ class Tasks:
     Attributes:
         first: first task of each device, shape ``(devices + 1,)``.
         slowdown: of each device, shape ``(devices,)``.
-        computes, moves: which tasks compute, and which are collectives.
+        computes, moves: for each device which of its tasks compute, and which are collectives.
         amount: ticks of what computes when nothing interferes, ``after`` included.
-        after: ticks at the end of a task in which nothing is computed any more.
+        after: for each device the ticks at the end of its tasks in which nothing is computed any more.  Devices that
+            run the same best share this, ``computes`` and ``moves``.
         stands_for: how many equal tasks each stands for; None where each is one.
         earlier: for each device the one whose tasks are the beginning of its own, -1 for none; None where none has
             one.  Collectives of the beginning may still run beside what comes later, not the other way round.
@@ -106,18 +107,31 @@ class Tasks:
 
     first: NDArray[np.int64]
     slowdown: NDArray[np.float64]
-    computes: NDArray[np.bool_]
-    moves: NDArray[np.bool_]
+    computes: Sequence[NDArray[np.bool_]]
+    moves: Sequence[NDArray[np.bool_]]
     amount: NDArray[np.int64]
-    after: NDArray[np.int64]
+    after: Sequence[NDArray[np.int64]]
     stands_for: NDArray[np.int64] | None = None
     earlier: NDArray[np.int64] | None = None
+
+
+class Begun(NamedTuple):
+    """How far settling has come, found elsewhere: on devices that stand for those that do the same.
+
+    Attributes:
+        longer: for each device what its tasks take longer than alone, ticks; equal ones are best one array.
+        plays: so often they were played, these last.
+    """
+
+    longer: Sequence[NDArray[np.int64]]
+    plays: int
 
 
 def settle(
     tasks: Tasks,
     play: Callable[[NDArray[np.int64]], RunTimes],
     end: Callable[[RunTimes], int] = lambda played: int(played.finish.max()),
+    begun: Begun | None = None,
 ) -> RunTimes:
     """Play a job so that everything takes as long as what runs beside it lets it.
 
@@ -128,21 +142,20 @@ def settle(
         tasks: what is played.
         play: plays the tasks with other amounts.
         end: when all of a played job has ended.
+        begun: the last plays of the same job, which are not played again; what it says is checked like any other play.
     """
-    played = play(tasks.amount)
     devices = _devices(tasks)
+    stretched = dict.fromkeys(devices, _NOTHING) if begun is None else _begun(devices, begun)
+    played = play(_lengthened(tasks, devices, stretched))
     if not devices:
         return played
-    stretched = dict.fromkeys(devices, _NOTHING)
-    for _ in range(MOST_PLAYS - 1):
+    for _ in range(MOST_PLAYS - (1 if begun is None else begun.plays)):
         wanted = _stretched(devices, played)
         if _differ(tasks, devices, wanted, stretched) <= TOLERANCE * end(played):
             break
-        stretched, amount = wanted, tasks.amount.copy()
-        for number, one in stretched.items():
-            amount[devices[number].begin + one.rows] += one.longer
+        stretched = wanted
         del played  # so that two results of a large job are never there at once
-        played = play(amount)
+        played = play(_lengthened(tasks, devices, stretched))
     return played
 
 
@@ -226,19 +239,45 @@ class _Device(NamedTuple):
 def _devices(tasks: Tasks) -> dict[int, _Device]:
     """The devices that are slowed down, by number."""
     found: dict[int, _Device] = {}
-    repeated, known = Repeated(), list[_Work]()
+    kinds, repeated, known = Repeated(), Repeated(), list[_Work]()
+    seen: dict[tuple[int, ...], int] = {}
     first = tasks.first.tolist()
     for number in np.flatnonzero(tasks.slowdown > 1).tolist():
         own, slowdown = slice(first[number], first[number + 1]), float(tasks.slowdown[number])
-        columns = (tasks.computes[own], tasks.moves[own], tasks.amount[own], tasks.after[own])
-        which = repeated.number(slowdown, columns)
+        columns = (tasks.computes[number], tasks.moves[number], tasks.after[number])
+        shared = tuple(map(id, columns))
+        if shared not in seen:
+            seen[shared] = kinds.number((), columns)
+        which = repeated.number((slowdown, seen[shared]), (tasks.amount[own],))
         if which == len(known):
             computes, moves = np.flatnonzero(columns[0]), np.flatnonzero(columns[1])
-            after = columns[3][computes]
-            known.append(_Work(which, computes, moves, columns[2][computes] - after, after, slowdown))
+            after = columns[2][computes]
+            known.append(_Work(which, computes, moves, tasks.amount[own][computes] - after, after, slowdown))
         earlier = -1 if tasks.earlier is None else int(tasks.earlier[number])
         found[number] = _Device(own.start, own.stop, known[which], earlier)
     return found
+
+
+def _begun(devices: Mapping[int, _Device], begun: Begun) -> dict[int, _ExtraTicks]:
+    """What the rows of each device took longer in the last of the plays that have been."""
+    known: dict[int, _ExtraTicks] = {}
+    for longer in begun.longer:
+        if id(longer) not in known:
+            rows = np.flatnonzero(longer)
+            known[id(longer)] = _ExtraTicks(rows, longer[rows])
+    return {number: known[id(begun.longer[number])] for number in devices}
+
+
+def _lengthened(
+    tasks: Tasks, devices: Mapping[int, _Device], stretched: Mapping[int, _ExtraTicks]
+) -> NDArray[np.int64]:  # fmt: skip
+    """Ticks of all tasks, those of some rows longer than alone."""
+    if not any(len(one.rows) for one in stretched.values()):
+        return tasks.amount
+    amount = tasks.amount.copy()
+    for number, one in stretched.items():
+        amount[devices[number].begin + one.rows] += one.longer
+    return amount
 
 
 def _stretched(devices: Mapping[int, _Device], played: TaskTimes) -> dict[int, _ExtraTicks]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -92,19 +91,19 @@ class PrefixedJob:
         return np.concatenate([np.full(self.prefix.cells, -1), self.origin])
 
     @property
-    def gap(self) -> NDArray[np.int64]:
-        """As of :class:`LoweredJob`, of both."""
-        return np.concatenate([self.prefix.gap, self.rest.gap])
+    def gaps(self) -> list[NDArray[np.int64]]:
+        """For each cell of both what its program has in :class:`LoweredJob`."""
+        return self.prefix.by_cell(self.prefix.gaps) + self.rest.by_cell(self.rest.gaps)
 
-    @cached_property
-    def computes(self) -> NDArray[np.bool_]:
-        """Which tasks compute."""
-        return self.of_rows([program.op == Op.COMPUTE for program in self.programs])
+    @property
+    def computes(self) -> list[NDArray[np.bool_]]:
+        """For each cell of both which of its tasks compute."""
+        return self.by_cell([program.op == Op.COMPUTE for program in self.programs])
 
-    @cached_property
-    def moves(self) -> NDArray[np.bool_]:
-        """Which tasks are collectives that hold multiprocessors."""
-        return self.of_rows([program.holding for program in self.programs])
+    @property
+    def moves(self) -> list[NDArray[np.bool_]]:
+        """For each cell of both which of its tasks are collectives that hold multiprocessors."""
+        return self.by_cell([program.holding for program in self.programs])
 
     @property
     def stands_for(self) -> NDArray[np.int64]:
@@ -112,15 +111,15 @@ class PrefixedJob:
         often = np.bincount(self.origin, minlength=self.prefix.cells)
         return np.concatenate([often[_cells(self.prefix)], np.ones(len(self.rest.graph), np.int64)])
 
+    def by_cell(self, columns: Sequence[NDArray[T]]) -> list[NDArray[T]]:
+        """For each cell of both its part of the column of its program, one object for each part."""
+        cuts = list(zip(columns, self.length.tolist(), strict=True))
+        early, late = [column[:cut] for column, cut in cuts], [column[cut:] for column, cut in cuts]
+        return self.prefix.by_cell(early) + self.rest.by_cell(late)
+
     def of_rows(self, columns: Sequence[NDArray[T]]) -> NDArray[T]:
         """A column of the tasks of both from that of the rows of each program."""
-        program = self.program.tolist()
-        return np.concatenate([columns[number][self._rows(cell)] for cell, number in enumerate(program)])
-
-    def _rows(self, cell: int) -> slice:
-        """Rows of its program that are the tasks of a cell of both."""
-        cut = int(self.length[self.program[cell]])
-        return slice(0, cut) if cell < self.prefix.cells else slice(cut, len(self.programs[self.program[cell]]))
+        return np.concatenate(self.by_cell(columns))
 
     def check(self, played: GraphRun) -> None:
         """See that nothing of the rest was felt in the prefix.
@@ -133,10 +132,10 @@ class PrefixedJob:
         both = (prefix.link >= 0) & (rest.link >= 0)
         begins = _least(len(prefix.wires.capacity), prefix.link[both], begun[rest.link[both]])
         until = _Crossings(prefix).soonest(begins)
-        moves = np.flatnonzero(self.moves[cut:])
+        moves = np.flatnonzero(np.concatenate(self.moves[prefix.cells :]))
         held = _least(prefix.cells, self.origin[_cells(rest)[moves]], played.start[cut:][moves])
         of_cell = _cells(prefix)
-        until = np.where(self.computes[:cut], held[of_cell], until)
+        until = np.where(np.concatenate(self.computes[: prefix.cells]), held[of_cell], until)
         felt = np.flatnonzero(played.finish[:cut] > until)
         if len(felt):
             cell = of_cell[felt]

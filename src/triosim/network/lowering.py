@@ -54,12 +54,12 @@ class LoweredJob:
         ranks: ranks of each cell, lowest first; cells are in the order of their lowest ranks.
         cell: cell of each rank.
         link: row in ``wires`` of each link of the system, -1 for one that nothing uses.
-        group: for each task of a collective its row in ``groups``, else -1.
         groups: ranks of one communication group of each cell of groups.
-        pair: tasks of the same transfer (its sending and its arrival) share a number, else -1.
+        group_first: first row in ``graph.collectives`` of each of these, ascending.
         how: names of algorithm and protocol of each row of ``graph.collectives``.
         sources: where the costs of the collectives are from, in words.
-        gap: ticks at the end of each task in which its stream waits before the next, the work itself being done.
+        gaps: for each program the ticks at the end of each row in which its stream waits before the next, the work
+            itself being done.
     """
 
     graph: Graph
@@ -69,20 +69,33 @@ class LoweredJob:
     ranks: Ragged
     cell: NDArray[np.int64]
     link: NDArray[np.int64]
-    group: NDArray[np.int32]
     groups: Ragged
-    pair: NDArray[np.int32]
+    group_first: NDArray[np.int64]
     how: tuple[tuple[str, str], ...]
     sources: tuple[str, ...]
-    gap: NDArray[np.int64]
+    gaps: tuple[NDArray[np.int64], ...]
 
     def worked(self, played: GraphRun) -> GraphRun:
         """When the work of each task was done, the gap after it left out."""
-        return replace(played, finish=played.finish - self.gap) if self.gap.any() else played
+        if not any(gaps.any() for gaps in self.gaps):
+            return played
+        finish = played.finish.copy()
+        for cell, number in enumerate(self.program.tolist()):
+            finish[self.first[cell] : self.first[cell + 1]] -= self.gaps[number]
+        return replace(played, finish=finish)
+
+    def group_of(self, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows in ``groups`` of tasks of collectives."""
+        called = self.graph.instances[self.graph.what[tasks]]
+        return np.searchsorted(self.group_first, called, side="right") - 1
+
+    def by_cell(self, columns: Sequence[NDArray[T]]) -> list[NDArray[T]]:
+        """For each cell the column of its program, the very object."""
+        return [columns[number] for number in self.program.tolist()]
 
     def of_rows(self, columns: Sequence[NDArray[T]]) -> NDArray[T]:
         """A column of the tasks from that of the rows of each program."""
-        return np.concatenate([columns[number] for number in self.program.tolist()])
+        return np.concatenate(self.by_cell(columns))
 
     @property
     def cells(self) -> int:
@@ -181,6 +194,7 @@ class JobMeetings:
         fetches: (program, row of its places, whether it is a STORE) -> the same.
         cell, link, wires, ranks, program, groups, how, sources: as of :class:`LoweredJob`.
         collectives: of all cells of groups.
+        group_first: as of :class:`LoweredJob`.
         endpoints: who takes part in them, group by group.
     """
 
@@ -194,6 +208,7 @@ class JobMeetings:
     program: NDArray[np.int32]
     collectives: tuple[Collective, ...]
     groups: Ragged
+    group_first: NDArray[np.int64]
     how: tuple[tuple[str, str], ...]
     endpoints: tuple[tuple[CellEndpoint, ...], ...]
 
@@ -245,7 +260,8 @@ def _meeting(
         {key: routes(key[0], own) for key, own in found.sends.items()},
         {key: routes(key[0], own) for key, own in found.fetches.items()},
         cell.copy(), cells.link, found.sources, _wires(router, found, cells, fold), ranks, program,
-        tuple(folding.collectives), Ragged.of([g.tolist() for g in folding.groups], np.int32), tuple(folding.how),
+        tuple(folding.collectives), Ragged.of([g.tolist() for g in folding.groups], np.int32),
+        np.array([group[0].first for group in folding.endpoints], np.int64), tuple(folding.how),
         tuple(folding.endpoints),
     )  # fmt: skip
 
@@ -330,14 +346,13 @@ class _Lowering:
     def run(self) -> LoweredJob:
         n = int(self.first[-1])
         self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
-        self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
         senders = self._transfers()
         for endpoints in self.meeting.endpoints:
             self._meet(endpoints)
         kind, stream = np.empty(n, np.int8), np.empty(n, np.int32)
-        amount, gap = np.empty(n, np.int64), np.zeros(n, np.int64)
-        for program, cells in zip(self.programs, self.within, strict=True):
-            kinds, amounts, gaps = _TASKS[program.op], _amounts(program), _gaps(program)
+        amount, gaps = np.empty(n, np.int64), tuple(map(_gaps, self.programs))
+        for program, cells, gap in zip(self.programs, self.within, gaps, strict=True):
+            kinds, amounts = _TASKS[program.op], _amounts(program) + gap
             streams = program.stream.astype(np.int32)
             unstreamed = np.flatnonzero(streams < 0)
             for cell in cells.tolist():
@@ -345,9 +360,6 @@ class _Lowering:
                 kind[own], amount[own] = kinds, amounts
                 np.add(streams, cell * len(STREAMS), out=stream[own])
                 stream[own][unstreamed] = -1
-                if gaps is not None:
-                    gap[own] = gaps
-                    amount[own] += gaps
         graph = Graph(
             kind=kind,
             stream=stream,
@@ -361,8 +373,8 @@ class _Lowering:
         )
         made = self.meeting
         return LoweredJob(
-            graph, made.wires, self.first, self.program, made.ranks, self.cell, made.link, self.group,
-            made.groups, self.pair, made.how, made.sources, gap,
+            graph, made.wires, self.first, self.program, made.ranks, self.cell, made.link, made.groups,
+            made.group_first, made.how, made.sources, gaps,
         )  # fmt: skip
 
     # --- transfers ----------------------------------------------------------------------------------------------------
@@ -384,8 +396,6 @@ class _Lowering:
             rows = program.rows(Op.STORE if stores else Op.FETCH)
             rows = rows[program.peer[rows] == place]
             self.what[self._tasks(number, rows)] = own[:, None]
-        sends = [self.programs[p].rows(Op.SEND) + first for p, first in zip(self.program, self.first[:-1], strict=True)]
-        self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)), dtype=np.int32)
         mesh, found = self.assignment.mesh, []
         for number, program in enumerate(self.programs):
             receives = program.rows(Op.RECEIVE)
@@ -399,7 +409,6 @@ class _Lowering:
                     mine = np.flatnonzero(self.class_of[ranks] == other)
                     sending = self._matching(other, program.stage, program.tag[rows])
                     sender[np.ix_(mine, at)] = self.first[self.cell[ranks[mine]]][:, None] + sending
-            self.pair[self._tasks(number, receives)] = self.pair[sender]
             found.append(sender)
         return found
 
@@ -452,7 +461,7 @@ class _Lowering:
                 name, group = self.assignment.mesh.names[axis], self.meeting.groups[endpoint.group].tolist()
                 raise AssertionError(f"members of {name} group {group} issue different collectives")
             tasks = self.first[endpoint.cell] + rows
-            self.what[tasks], self.member[tasks], self.group[tasks] = instance, endpoint.place, endpoint.group
+            self.what[tasks], self.member[tasks] = instance, endpoint.place
 
 
 @dataclass(frozen=True)
@@ -507,10 +516,10 @@ def _amounts(program: Program) -> NDArray[np.int64]:
     return amounts
 
 
-def _gaps(program: Program) -> NDArray[np.int64] | None:
-    """Ticks that the stream of what computes waits before it starts the next; None where it never does."""
+def _gaps(program: Program) -> NDArray[np.int64]:
+    """Ticks that the stream of what computes waits after each row before it starts the next."""
     if not program.gap_s:
-        return None
+        return np.zeros(len(program), np.int64)
     ticks = picoseconds(program.gap_s, "the gap between two kernels")
     return np.where((program.op == Op.COMPUTE) & (program.seconds > 0), ticks, 0).astype(np.int64)
 

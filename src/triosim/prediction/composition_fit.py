@@ -73,7 +73,7 @@ class Iteration:
         own[self.issues], own[self.sends] = terms.issue_s, terms.send_s
         own[self.firsts] += terms.fixed_s
         computes = self.seconds > 0
-        gap = np.where(computes, picoseconds(terms.gap_s, "the gap between two kernels"), 0)
+        gap = np.where(computes, picoseconds(terms.gap_s, "the gap between two kernels"), 0).astype(np.int64)
         set_here = computes.copy()
         set_here[self.issues] = True
         amount = np.where(set_here, picoseconds(own, "an operator's time") + gap, self.graph.amount)
@@ -84,7 +84,8 @@ class Iteration:
         def again(amount: NDArray[np.int64]) -> GraphRun:
             return play(replace(graph, amount=amount), self.wires, self.model)
 
-        finish = settle(replace(self.tasks, amount=amount, after=gap), again).finish - gap
+        after = np.split(gap, self.tasks.first[1:-1])
+        finish = settle(replace(self.tasks, amount=amount, after=after), again).finish - gap
         return int(finish.max(initial=0)) / PICOSECONDS_PER_SECOND
 
 
@@ -106,10 +107,10 @@ def iteration(
     tasks = Tasks(
         first=made.first,
         slowdown=np.array(slowdown)[made.program],
-        computes=op == Op.COMPUTE,
-        moves=op == Op.COLLECTIVE,
+        computes=[program.op == Op.COMPUTE for program in own],
+        moves=[program.op == Op.COLLECTIVE for program in own],
         amount=made.graph.amount,
-        after=made.gap,
+        after=made.by_cell(made.gaps),
     )
     return Iteration(
         graph=made.graph,

@@ -178,10 +178,12 @@ def collective_rows(run: Run, axes: Sequence[str]) -> tuple[CollectiveRow, ...]:
         lengths.append(run.played.finish[task] - run.played.begin[task])
         each = run.stands_for(number)
         often.append(np.ones(len(rows), np.int64) if each is None else each[rows])
+        members = np.full(len(rows), 2)
+        members[~sends] = sizes[lowered.group_of(task[~sends])]
         how = graph.instances[np.where(sends, 0, instance)] if len(graph.instances) else np.zeros(len(rows))
         columns = (
             program.axis[rows], np.where(sends, -1, program.what[rows]),
-            np.where(sends, 2, sizes[lowered.group[task]] if len(sizes) else 0), program.bytes[rows],
+            members, program.bytes[rows],
             np.where(sends, -1, how), instance,
         )  # fmt: skip
         keys.append(np.stack([np.asarray(column, np.int64) for column in columns]))

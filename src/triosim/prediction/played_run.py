@@ -68,6 +68,21 @@ class Run:
         """When tasks started, began to move or compute, and ended."""
         return self.played.start, self.played.begin, self.played.finish
 
+    @cached_property
+    def sends(self) -> NDArray[np.int64]:
+        """Tasks that send from stage to stage, ascending."""
+        rows = self.lowered.by_cell([program.rows(Op.SEND) for program in self.programs])
+        return np.concatenate([own + first for own, first in zip(rows, self.lowered.first[:-1].tolist(), strict=True)])
+
+    def pair(self, cell: int) -> NDArray[np.int64]:
+        """For each task of a cell the number of its transfer, which its sending and its arrival share; else -1."""
+        program, begin = self.program(cell), self.tasks(cell).start
+        sends, receives = program.rows(Op.SEND), program.rows(Op.RECEIVE)
+        found = np.full(len(program), -1, np.int64)
+        found[sends] = np.searchsorted(self.sends, sends + begin)
+        found[receives] = np.searchsorted(self.sends, senders(self, cell))
+        return found
+
     def tasks(self, cell: int) -> slice:
         """Tasks of a cell of ranks."""
         return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))

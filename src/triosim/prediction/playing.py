@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from triosim.collectives.communication import CollectiveCommunication
 from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
-from triosim.composition.interference import Tasks, settle
+from triosim.composition.interference import Begun, Tasks, settle
 from triosim.core.caching import IdentityKey
 from triosim.core.registry import is_ours
 from triosim.core.result_cache import ResultCache, content
@@ -26,7 +26,7 @@ from triosim.engine.graph import EngineNetwork, Graph, GraphRun
 from triosim.engine.play import play, selected_engine
 from triosim.engine.solver import NetworkModel
 from triosim.memory.footprint import Footprint
-from triosim.network.lowering import LoweredJob, lower
+from triosim.network.lowering import LoweredJob, lower, meetings
 from triosim.prediction.played_run import Run
 from triosim.prediction.prepare import MOST_KEPT, CompiledJob, footprints, written
 from triosim.prediction.priced_job import PricedJob, Progress
@@ -40,6 +40,10 @@ FEWEST_TASKS = 200_000
 """Jobs of fewer are played as they are: to find what their ranks have in common would take longer."""
 
 
+MOST_OF_TASKS = 0.1
+"""Of a job whose every rank is to be played, the folded one is played first where it has so large a part at most."""
+
+
 class PlayedJob(NamedTuple):
     """A job that has been played.
 
@@ -48,6 +52,7 @@ class PlayedJob(NamedTuple):
         sources: where the costs of its collectives are from.
         played, amount: when its tasks ended, and how long they took, as played.
         cut: the parts whose tasks these are; None where they are those of the run.
+        plays: so often its tasks were played until what computes and what moves beside it agreed.
     """
 
     run: Run
@@ -55,6 +60,20 @@ class PlayedJob(NamedTuple):
     played: GraphRun
     amount: NDArray[np.int64]
     cut: PrefixedJob | None = None
+    plays: int = 1
+
+
+class Settled(NamedTuple):
+    """A graph that has been played until what computes and what moves beside it agreed.
+
+    Attributes:
+        played, amount: when its tasks ended, and how long they took, as played.
+        plays: so often it was played.
+    """
+
+    played: GraphRun
+    amount: NDArray[np.int64]
+    plays: int
 
 
 class PlayedTurns(NamedTuple):
@@ -134,11 +153,12 @@ def play_job(
     def make() -> PlayedJob:
         if cutting and (parted := _played_prefixed(job, communication, model, progress)) is not None:
             return parted
+        known = None if fold else folded_first(job, communication, model, progress)
         lowered, sources = _lowered_once(job, communication, fold)
         progress("playing the job")
-        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
-        run = Run(job.programs, lowered, lowered.worked(played), job.plan.iterations)
-        return PlayedJob(run, sources, played, amount)
+        found = settled([(job, lowered)], lowered.graph, lowered.wires, model, known=known)
+        run = Run(job.programs, lowered, lowered.worked(found.played), job.plan.iterations)
+        return PlayedJob(run, sources, found.played, found.amount, plays=found.plays)
 
     if not ours:
         return make()
@@ -163,7 +183,7 @@ def play_short(
     def make() -> PlayedTurns:
         lowered, sources = _lowered_once(job, communication, fold)
         progress("playing the job")
-        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
+        played, amount, _ = settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
         period = regular(short, job.programs, lowered, played)
         programs = [short.whole(program) for program in job.programs]
         run = SteadyRun(programs, lowered, lowered.worked(played), 1, short, period)
@@ -182,48 +202,79 @@ def settled(
     wires: EngineNetwork,
     model: NetworkModel,
     short: ShortJob | None = None,
-) -> tuple[GraphRun, NDArray[np.int64]]:
-    """The played graph of one job or several, and its amounts as played.
+    known: PlayedJob | None = None,
+) -> Settled:
+    """The played graph of one job or several, what computes slowed down by the collectives beside it.
 
-    What computes is slowed down by the collectives beside it.
+    Args:
+        parts: the jobs.
+        graph, wires: of all of them.
+        model: how links are shared.
+        short: the one job, where it is one with few of its turns.
+        known: the one job folded and played, where these are its ranks one by one: its last play is played alone.
 
     Raises:
         NotSteady: the one job is ``short`` and its turns are not alike.
     """
-    first, computes, slowdown, holding = [np.zeros(1, np.int64)], [], [], []
+    first, computes, slowdown, holding, gaps = [np.zeros(1, np.int64)], [], [], [], []
     for job, lowered in parts:
         first.append(lowered.first[1:] + first[-1][-1])
-        computing = [program.op == Op.COMPUTE for program in job.programs]
-        computes += [computing[number] for number in lowered.program.tolist()]
-        holding += [job.programs[number].holding for number in lowered.program.tolist()]
+        computes += lowered.by_cell([program.op == Op.COMPUTE for program in job.programs])
+        holding += lowered.by_cell([program.holding for program in job.programs])
+        gaps += lowered.by_cell(lowered.gaps)
         slow = np.array([interferes.slowdown for interferes in job.interferes])
         slowdown.append(slow[lowered.program])
-    gaps = [lowered.gap for _, lowered in parts]
     tasks = Tasks(
         first=np.concatenate(first),
         slowdown=np.concatenate(slowdown),
-        computes=np.concatenate(computes),
-        moves=np.concatenate(holding),
+        computes=computes,
+        moves=holding,
         amount=graph.amount,
-        after=gaps[0] if len(gaps) == 1 else np.concatenate(gaps),  # without gaps it takes no memory until it is copied
+        after=gaps,
         stands_for=None if short is None else short.stands_for(parts[0][0].programs, parts[0][1]),
     )
-    last = graph.amount
+    begun = None if known is None else _begun(known, parts[0][1])
+    last, plays = graph.amount, 0 if begun is None else begun.plays - 1
 
     def again(amount: NDArray[np.int64]) -> GraphRun:
-        nonlocal last
-        last = amount
+        nonlocal last, plays
+        last, plays = amount, plays + 1
         return play(replace(graph, amount=amount), wires, model)
 
     if short is None:
-        return settle(tasks, again), last
+        return Settled(settle(tasks, again, begun=begun), last, plays)
 
     def end(played: GraphRun) -> int:
         job, lowered = parts[0]
         more = short.added * regular(short, job.programs, lowered, played).ticks
         return int(played.finish.max()) + more
 
-    return settle(tasks, again, end), last
+    return Settled(settle(tasks, again, end), last, plays)
+
+
+def folded_first(
+    job: CompiledJob, communication: CollectiveCommunication, model: NetworkModel, progress: Progress
+) -> PlayedJob | None:
+    """A job whose ranks are to be played one by one, folded and played; None where that saves little.
+
+    What ranks do is the same either way, and so are the plays until what computes and what moves beside it agree.  All
+    but the last are of the folded job; the last one, of every rank, says whether it was so.
+    """
+    each = np.array([len(program) for program in job.programs], np.int64)
+    every = int(each @ np.array([len(program.ranks) for program in job.programs], np.int64))
+    if not (model.weighted and is_ours(type(model))) or every < FEWEST_TASKS:
+        return None
+    meeting, _ = meetings(job.programs, job.assignment, job.router, communication)
+    if int(each[meeting.program].sum()) > MOST_OF_TASKS * every:
+        return None
+    return play_job(job, communication, model, True, progress, common_once=False)
+
+
+def _begun(known: PlayedJob, lowered: LoweredJob) -> Begun:
+    """What the ranks of a job take longer beside collectives, from those that stand for them in the folded job."""
+    folded = known.run.lowered
+    longer = np.split(known.amount - folded.graph.amount, folded.first[1:-1])
+    return Begun([longer[cell] for cell in folded.cell[lowered.lowest].tolist()], known.plays)
 
 
 def _played_prefixed(

@@ -92,7 +92,7 @@ def _settled(job: CompiledJob, cut: PrefixedJob, model: NetworkModel) -> tuple[G
         computes=cut.computes,
         moves=cut.moves,
         amount=cut.graph.amount,
-        after=cut.gap,
+        after=cut.gaps,
         earlier=cut.earlier,
     )
     last = tasks.amount

@@ -23,7 +23,7 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction.largest_batch import fullest, largest_batch
 from triosim.prediction.played_run import Run
-from triosim.prediction.playing import communication_of, lowered_job, play_job, play_short, settled
+from triosim.prediction.playing import communication_of, folded_first, lowered_job, play_job, play_short, settled
 from triosim.prediction.prepare import CompiledJob, check_arguments, written
 from triosim.prediction.priced_job import Progress, price_job
 from triosim.prediction.result import Result
@@ -167,7 +167,7 @@ class _Simulation:
         job = written(self.staged, self.progress)
         largest = self._largest_batch(job)
         self.progress("lowering the programs")
-        run, sources, played, amount, cut = play_job(
+        run, sources, played, amount, cut, _ = play_job(
             job, self.communication, self.model, self.fold, self.progress, common_once=on_finished is None
         )
         if on_finished is not None:
@@ -229,6 +229,7 @@ class _Simulation:
         from triosim.prediction.variation import varied
 
         lowered, _ = lowered_job(job, fold=False, communication=self.communication)
-        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, self.model)
+        known = folded_first(job, self.communication, self.model, self.progress)
+        played, amount, _ = settled([(job, lowered)], lowered.graph, lowered.wires, self.model, known=known)
         graph = replace(lowered.graph, amount=amount)
         return varied(variation, lowered, graph, played, self.model, seconds, job.fidelity.seed)

@@ -51,7 +51,7 @@ def timeline_of(
     for rank in shown.tolist():
         cell = int(lowered.cell[rank])
         at, program = run.tasks(cell), run.program(cell)
-        pair = lowered.pair[at].astype(np.int64)
+        pair = run.pair(cell)
         columns["rank"].append(np.full(len(program), rank, np.int32))
         columns["name"].append(name_of(program))
         columns["module"].append(module[program.operator])

@@ -141,7 +141,7 @@ def stays(
     waits = any(start != LateStart() for start in starts)
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
     graph = delay_jobs(graph, own, starts) if waits else graph
-    played, amount = settled(shared, graph, wires, model)
+    played, amount, _ = settled(shared, graph, wires, model)
     graph = replace(graph, amount=amount)
     begins = [int(played.finish[last[-1] + len(own) + number]) if waits else 0 for number in range(len(own))]
 
@@ -156,7 +156,7 @@ def stays(
         run = Run(made.programs, lowered, lowered.worked(part), made.plan.iterations)
         single = float("nan")
         if alone:
-            by_itself, _ = settled([(made, lowered)], lowered.graph, lowered.wires, model)
+            by_itself, *_ = settled([(made, lowered)], lowered.graph, lowered.wires, model)
             single = int(lowered.worked(by_itself).finish.max()) / PICOSECONDS_PER_SECOND / made.plan.iterations
         times = np.diff(_ends(made, lowered, run.played), prepend=0) / PICOSECONDS_PER_SECOND
         found.append(

@@ -510,10 +510,11 @@ class _Evaluation:
         means = job_communication(self.made.system, router, how)
         lowered = lower(programs, self.made.assignment, router, means, fold=self.fidelity.fold)
         graph = lowered.graph
-        ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
         tasks = Tasks(
-            first=lowered.first, slowdown=np.full(lowered.cells, self.interferes.slowdown), computes=ops == Op.COMPUTE,
-            moves=ops == Op.COLLECTIVE, amount=graph.amount, after=lowered.gap,
+            first=lowered.first, slowdown=np.full(lowered.cells, self.interferes.slowdown),
+            computes=lowered.by_cell([program.op == Op.COMPUTE for program in programs]),
+            moves=lowered.by_cell([program.op == Op.COLLECTIVE for program in programs]), amount=graph.amount,
+            after=lowered.by_cell(lowered.gaps),
         )  # fmt: skip
         model = network_model(self.fidelity.solver, self.fidelity.solver_options)
         played = settle(tasks, lambda amount: play(replace(graph, amount=amount), lowered.wires, model))
