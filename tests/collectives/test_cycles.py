@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import triosim
 from tests.collectives.patterns import holdings
 from tests.exploring import examples
-from triosim.collectives.cycles import disjoint_rings, square_torus_rings
+from triosim.collectives.cycles import disjoint_rings
 from triosim.collectives.groups import describe
 from triosim.collectives.pattern import rings
 from triosim.collectives.scheduling import Collectives
@@ -71,31 +70,3 @@ def test_rings_of_a_dgx1_share_its_links() -> None:
     made = Collectives("ring", "Simple").schedule("all_reduce", group, 48_000)
     assert len(made.pattern) == 48
     assert set(made.pattern.bytes.tolist()) == {1000}
-
-
-@pytest.mark.parametrize("side", [3, 5, 16])
-def test_a_square_torus_of_any_size_has_a_ring_for_each_link(side: int) -> None:
-    """Four rings through all, forwards and backwards, use each of the links once; they carry four links."""
-    members = side * side
-    links = np.zeros((members, members))
-    for row in range(side):
-        for column in range(side):
-            here = row * side + column
-            for there in (row * side + (column + 1) % side, (row + 1) % side * side + column):
-                links[here, there] = links[there, here] = 7.0
-    found, carried = square_torus_rings(links)
-    assert carried == 4 * 7.0
-    used = [edge for ring in found for edge in zip(ring, (*ring[1:], ring[0]), strict=True)]
-    assert all(sorted(ring) == list(range(members)) for ring in found)
-    assert len(used) == len(set(used)) == 4 * members
-    assert all(links[edge] for edge in used)
-    links[0, 1] = links[1, 0] = 0.0
-    assert square_torus_rings(links) == ((), 0.0)
-
-
-def test_256_tpus_gather_over_all_their_links() -> None:
-    """Of 16 x 16 v5e each sends over four links of 50 GB/s (Cloud TPU v5e: 1,600 Gb/s a chip)."""
-    system = triosim.system(device="TPU-v5e", devices=256, topology="torus", shape=(16, 16))
-    group = describe(system, Router(system), np.arange(256))
-    assert len(group.rings) == 4
-    assert group.intra.bandwidth == pytest.approx(4 * system.bandwidth.max())

@@ -173,6 +173,14 @@ def test_groups_of_hybrid_sharding_are_replicas_of_shards() -> None:
     assert table["context_parallel_degree"] == 2
 
 
+@pytest.mark.parametrize("zero", [1, 3])
+def test_megatron_has_copies_of_its_distributed_optimizer(zero: int) -> None:
+    plan = {**_plan(4, 1, 1, 1, zero), "parallelism": ("sequence", "hsdp"), "parallelism_options": {"dp-replicate": 4}}
+    words = shlex.split(configuration("megatron", _job(**plan)).replace("\\\n", ""))
+    assert words[words.index("--num-distributed-optimizer-instances") + 1] == "4"
+    assert ("--outer-dp-sharding-strategy" in words) == (zero == 3)
+
+
 @pytest.mark.parametrize(("framework", "name"), [
     ("megatron", "expert-tensor-parallel-size"), ("torchtitan", "expert_tensor_parallel_degree"),
 ])  # fmt: skip

@@ -130,8 +130,8 @@ def test_a_worker_has_experts_of_its_own(zero: int) -> None:
     ("options", "plan", "words"),
     [
         ({"workers": 3}, {}, "dp 16 has no 3 workers of equal size: there can be 1, 2, 4, 8, 16"),
-        ({"workers": 2}, {"dp_style": "dataparallel"}, "before cp and ep: leave hsdp, offload out"),
-        ({"workers": 2}, {"offload": ("optimizer",)}, "before cp and ep: leave hsdp, offload out"),
+        ({"workers": 2}, {"dp_style": "dataparallel"}, "name it before hsdp, cp and ep, leave offload out"),
+        ({"workers": 2}, {"offload": ("optimizer",)}, "name it before hsdp, cp and ep, leave offload out"),
     ],
 )
 def test_what_does_not_go_is_a_sentence(options: dict, plan: dict, words: str) -> None:
@@ -146,3 +146,26 @@ def test_local_steps_on_the_command_line() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert '"axis": "workers"' in done.stdout
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_worker_is_sharded_in_parts(zero: int) -> None:
+    """Hybrid sharding within a worker sends what it does on a machine of its size, and a rank exchanges its shard."""
+    options = {"workers": 2, "every": 1, "dp-replicate": 2}
+    plan = asked(host="none", interference=1.0, batch_size=2, zero=zero, parallelism=("diloco", "hsdp"),
+                 parallelism_options=options)  # fmt: skip
+    sent = _sent(triosim.simulate(_workload(), triosim.system("dgx-h100", nodes=2), *plan))
+    alone = asked(host="none", interference=1.0, batch_size=2, zero=zero, parallelism=("hsdp",),
+                  parallelism_options={"dp-replicate": 2})  # fmt: skip
+    within = _sent(triosim.simulate(_workload(), triosim.system("dgx-h100"), *alone))
+    assert {key: size for key, size in sent.items() if key[0] != "workers"} == within
+    assert {axis for axis, _, _ in within} == {"dp_shard", "dp_replicate"}
+    assert sent["workers", "all_reduce", 2] / 4 == pytest.approx(ELEMENTS / 4, rel=0.01)
+
+
+def test_workers_are_named_before_what_divides_them() -> None:
+    with pytest.raises(PlanError, match=r"hsdp: .* name it after diloco, before context"):
+        prepare(
+            _workload(), triosim.system("dgx-h100", nodes=2),
+            *asked(batch_size=2, zero=3, parallelism=("hsdp", "diloco")),
+        )  # fmt: skip

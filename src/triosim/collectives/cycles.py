@@ -6,7 +6,6 @@ same ring backwards.  NCCL and RCCL search their rings in such machines likewise
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,9 +13,6 @@ from numpy.typing import NDArray
 
 MOST_MEMBERS = 16
 """Larger groups are not searched: the number of cycles grows without bound."""
-
-MOST_TORUS_MEMBERS = 1024
-"""Larger groups are not looked at for a square torus: their links are a table of as many squared."""
 
 _BUDGET = 20_000
 """Steps after which the best rings found so far are taken."""
@@ -37,29 +33,6 @@ def disjoint_rings(links: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
     search.extend(())
     forward = search.best
     return tuple(ring for cycle in forward for ring in (cycle, (cycle[0], *cycle[:0:-1])))
-
-
-def square_torus_rings(bandwidth: NDArray[np.float64]) -> tuple[tuple[tuple[int, ...], ...], float]:
-    """The rings of a square torus of any size, forwards and backwards, and what they carry together; none of others.
-
-    Two cycles pass through every member and share no link: member ``k * a + b`` of the first is at row ``a`` and column
-    ``(b - a) mod k``, and the second is the first with rows and columns exchanged (Bose, Broeg, Kwon and Ashir, "Lee
-    Distance and Topological Properties of k-ary n-cubes", IEEE Transactions on Computers 44(8), 1995, theorem 3).
-    Members are numbered row by row.
-
-    Args:
-        bandwidth: between each two members, symmetric, 0 for no link, shape ``(members, members)``.
-    """
-    members = len(bandwidth)
-    side = math.isqrt(members)
-    if side < 3 or side * side != members or not (np.count_nonzero(bandwidth, axis=1) == 4).all():
-        return (), 0.0
-    row, column = np.divmod(np.arange(members), side)
-    column = (column - row) % side
-    cycles = (side * row + column, side * column + row)
-    carried = min(float(bandwidth[cycle, np.roll(cycle, -1)].min()) for cycle in cycles)
-    rings = tuple(tuple(ring.tolist()) for cycle in cycles for ring in (cycle, np.roll(cycle[::-1], 1)))
-    return (rings, len(rings) * carried) if carried > 0 else ((), 0.0)
 
 
 def widest_rings(bandwidth: NDArray[np.float64]) -> tuple[tuple[tuple[int, ...], ...], float]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from triosim.network.torus_box import TorusBox
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Group:
         architecture: of the devices ("Hopper"), or ``""``.
         rings: ways round all members over links of their own, each a ring that shares the bandwidth of ``intra``
             evenly; none where a switch joins them or members are in several servers.
+        box: of a torus, that the members form; None where they do not, or are in several servers.
     """
 
     server: NDArray[np.int32]
@@ -58,6 +63,7 @@ class Group:
     switch: int = -1
     architecture: str = ""
     rings: tuple[tuple[int, ...], ...] = ()
+    box: TorusBox | None = None
 
     @property
     def members(self) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives import constants
-from triosim.collectives.cycles import MOST_MEMBERS, MOST_TORUS_MEMBERS, square_torus_rings, widest_rings
+from triosim.collectives.cycles import MOST_MEMBERS, widest_rings
 from triosim.collectives.group import Group, LinkClass, blocks_of
 from triosim.core.columns import Ragged
 from triosim.hardware import catalog
@@ -38,7 +39,7 @@ def describe(system: System, router: Router, devices: NDArray) -> Group:
     blocks = [devices[block] for block in blocks_of(group, len(devices))]
     largest = max(blocks, key=len)
     architecture = system.model(int(devices[0])).architecture
-    intra = inter = None
+    intra = inter = box = None
     switch = -1
     rings: tuple[tuple[int, ...], ...] = ()
     if len(largest) > 1:
@@ -48,10 +49,14 @@ def describe(system: System, router: Router, devices: NDArray) -> Group:
             switch = _hub(system, routes)
             rings, found = _rings(system, devices)
             intra = found or intra
+            if system.torus:
+                from triosim.network.torus_box import box_of
+
+                box = box_of(devices % math.prod(system.torus), system.torus)
     if len(blocks) > 1:
         width = min(len(blocks[0]), len(blocks[1]))
         inter = _link(system, router.routes(blocks[0][:width], blocks[1][:width]), between=True)
-    return Group(group.server, intra, inter, switch, architecture, rings)
+    return Group(group.server, intra, inter, switch, architecture, rings, box)
 
 
 def _link(system: System, routes: Ragged, between: bool) -> LinkClass:
@@ -122,7 +127,7 @@ _SLOWEST_FIRST = {family: place for place, family in enumerate((*constants.NETWO
 
 def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...], LinkClass | None]:
     """Rings over direct links between the devices, and the link that they are together."""
-    if len(devices) > MOST_TORUS_MEMBERS:
+    if len(devices) > MOST_MEMBERS:
         return (), None
     place = np.full(system.nodes, -1)
     place[devices] = np.arange(len(devices))
@@ -134,8 +139,7 @@ def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...
     def packed(bandwidth: NDArray[np.float64]) -> tuple[tuple[tuple[int, ...], ...], float]:
         links = np.zeros((len(devices), len(devices)))
         np.add.at(links, (source[direct], target[direct]), bandwidth)
-        both = np.minimum(links, links.T)
-        return widest_rings(both) if len(devices) <= MOST_MEMBERS else square_torus_rings(both)
+        return widest_rings(np.minimum(links, links.T))
 
     rings, bandwidth = packed(system.bandwidth[direct])
     if not rings:

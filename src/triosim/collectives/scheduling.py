@@ -204,7 +204,10 @@ class Collectives:
 
     def _as_described(self, kind: str, group: Group, size: int, root: int) -> ScheduledCollective:
         """No software costs but the links' own overhead, once."""
-        algorithm = choose(kind, group.members, size, self.algorithm if kind in self.kinds else "auto")
+        asked = self.algorithm if kind in self.kinds else "auto"
+        if asked == "auto" and group.box is not None and not self.ideal and kind in ALGORITHMS.get("bucket").kinds:
+            asked = "bucket"
+        algorithm = choose(kind, group.members, size, asked)
         where = None if self.ideal and not ALGORITHMS.get(algorithm).placed else group
         made = self._make(algorithm, kind, where, size, root, group.members)
         delay = max(link.overhead for link in (group.intra, group.inter) if link is not None)

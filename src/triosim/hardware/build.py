@@ -180,6 +180,7 @@ def flat(
         joined,
         pool=extra["pool"],
         topology=topology if devices > 1 else "",
+        torus=fabric.torus,
         sources=sources([model], joined.links),
         ideal=isinstance(wire, Link) and not wire.name,
     )

@@ -48,6 +48,7 @@ class _Node:
         nics: the NICs.
         edges: what joins them.
         roots: the switches on which a host hangs.
+        torus: sides of the torus that the devices form; none where they do not.
         cpu: of the hosts.
     """
 
@@ -59,6 +60,7 @@ class _Node:
     nics: list[int] = field(default_factory=list)
     edges: list[Edges] = field(default_factory=list)
     roots: tuple[int, ...] = ()
+    torus: tuple[int, ...] = ()
     cpu: Accelerator | None = None
 
     @property
@@ -137,6 +139,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             server_cpu=node.cpu,
             server_cores=None if isinstance(file.host, list) or file.host is None else file.host.cores,
             topology=topology,
+            torus=node.torus if len(hosts) == 1 else (),
             sources=[f"{name}: {file.source}" if file.source else "", *sources(models, joined.links)],
         )
     return _routed(system, file, where)
@@ -212,7 +215,7 @@ def _scale_up(file: SystemFile, where: str, node: _Node) -> None:
         fabric = join(up.topology, node.devices, wire, up.shape, up.options)
     node.names += switch_names(fabric.switches, wire.name)  # numbered as in the fabric: right after the devices
     node.edges.append(fabric.edges)
-    node.roots = fabric.roots
+    node.roots, node.torus = fabric.roots, fabric.torus
 
 
 def _add_host_nodes(file: SystemFile, where: str, node: _Node) -> None:

@@ -184,12 +184,14 @@ class Fabric:
         devices, switches: numbers of nodes.
         edges: links between them, each direction an edge.
         roots: the switches on which a host hangs where they are part of the fabric, as in PCIe.
+        torus: the sides of the torus that the devices form, numbered along the last one first; none where they do not.
     """
 
     devices: int
     switches: int
     edges: Edges
     roots: tuple[int, ...] = ()
+    torus: tuple[int, ...] = ()
 
     @staticmethod
     def of(devices: int, edges: Iterable[Edge] = (), switches: int = 0, roots: tuple[int, ...] = ()) -> Fabric:
@@ -228,6 +230,8 @@ class System:
         rated: of each edge, as in :class:`Link`; NaN for None.
         edge_name: link name of each edge.
         topology: how the devices are joined, in words.
+        torus: the sides of the torus that the devices of each server form, numbered along the last one first; none
+            where they do not.
         sources: where the figures are from.
         routing, routing_options: how transfers choose their way, by name (see :mod:`triosim.network.routing`).
         routing_place: file and table that say so, for messages; empty where none does.
@@ -256,6 +260,7 @@ class System:
     server_cpu: Accelerator | None = None
     server_cores: int | None = None
     topology: str = ""
+    torus: tuple[int, ...] = ()
     sources: tuple[str, ...] = field(default_factory=tuple)
     routing: str = "shortest"
     routing_options: Mapping[str, Any] = field(default_factory=dict)
@@ -329,6 +334,7 @@ def assemble(
     server_cpu: Accelerator | None = None,
     server_cores: int | None = None,
     topology: str = "",
+    torus: tuple[int, ...] = (),
     sources: Sequence[str] = (),
     ideal: bool = False,
 ) -> System:
@@ -371,6 +377,7 @@ def assemble(
         server_cpu=server_cpu,
         server_cores=server_cores,
         topology=topology,
+        torus=torus,
         sources=tuple(dict.fromkeys(s for s in sources if s)),
         ideal=ideal,
     )

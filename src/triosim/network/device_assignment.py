@@ -30,13 +30,17 @@ class DeviceAssignment:
         return self.mesh.ranks
 
 
-def assign_devices(mesh: Mesh, devices: int, order: Sequence[int] | None = None) -> DeviceAssignment:
+def assign_devices(
+    mesh: Mesh, devices: int, order: Sequence[int] | None = None, *, torus: Sequence[int] = ()
+) -> DeviceAssignment:
     """Put the ranks of a mesh onto devices.
 
     Args:
         mesh: the ranks.
         devices: how many devices there are.
-        order: device of each rank; rank i on device i if None.
+        order: device of each rank; if None rank i on device i, or on a torus as :mod:`triosim.network.torus_layout`
+            has it.
+        torus: sides of the torus that the devices of each server form, none if not.
 
     Raises:
         InputError: there are fewer devices than ranks, or ``order`` does not give each rank a device of its own.
@@ -45,8 +49,13 @@ def assign_devices(mesh: Mesh, devices: int, order: Sequence[int] | None = None)
     if ranks > devices:
         sizes = " x ".join(f"{name} {size}" for name, size in reversed(mesh.axes))
         raise InputError(f"{sizes} makes {ranks} ranks, but the system has {devices} devices")
-    if order is None:
+    if order is None and not torus:
         return DeviceAssignment(mesh, np.arange(ranks, dtype=np.int32))
+    if order is None:
+        from triosim.network.torus_layout import ranks_on_tori
+
+        laid_out = ranks_on_tori([size for _, size in reversed(mesh.axes)], torus, devices)
+        return DeviceAssignment(mesh, np.arange(ranks, dtype=np.int32) if laid_out is None else laid_out)
     chosen = np.array(order, np.int32)
     if len(chosen) != ranks:
         raise InputError(f"the placement names {len(chosen)} devices for {ranks} ranks: name one for each rank")

@@ -145,7 +145,7 @@ def price_job(
     progress("dividing the step")
     made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
     workload, step = made.workload, made.step
-    assignment = assign_devices(mesh, system.devices, plan.placement)
+    assignment = assign_devices(mesh, system.devices, plan.placement, torus=system.torus)
     system, recorded_on = _devices(workload, system)
     progress("pricing operators")
     devices = {m: system.models[m] for m in distinct(system.device_model[assignment.devices]).tolist()}
@@ -406,7 +406,7 @@ def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.
         InputError: as of :func:`triosim.prediction.prepare.prepare`.
     """
     _, mesh = mesh_of(workload, system, plan)
-    router, assignment = router_of(system), assign_devices(mesh, system.devices, plan.placement)
+    router, assignment = router_of(system), assign_devices(mesh, system.devices, plan.placement, torus=system.torus)
     return np.array([seconds_per_byte_between(router, assignment, mesh, stage) for stage in range(mesh.stages - 1)])
 
 

@@ -136,7 +136,7 @@ class BlockJob:
         self.shared = shared_step(workload, system, plan, fidelity, mesh, self.replication, self._divides)
         self.step = self.shared.of(mesh.micro_batches)
         common = self.shared.job
-        self.assignment: DeviceAssignment = assign_devices(mesh, system.devices, None)
+        self.assignment: DeviceAssignment = assign_devices(mesh, system.devices, None, torus=system.torus)
         placed = replace(common.step, replication=self.replication)
         self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, assignment=self.assignment)
         self.launching: HostCosts = launching_costs(self.priced, self.schedule.chunks_per_stage)

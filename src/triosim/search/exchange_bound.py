@@ -152,7 +152,8 @@ def _of_byte(mesh: JobMesh, axis: int, what: int, system: System, how: tuple[str
 @kept(512)
 def _along(axes: tuple, derived: tuple, axis: int, what: int, system: System, how: tuple[str, str, bool]) -> float:
     mesh = Mesh(axes, derived=derived)
-    table = assign_devices(mesh, system.devices).devices[mesh.table(mesh.names[axis])].astype(np.int64)
+    assignment = assign_devices(mesh, system.devices, torus=system.torus)
+    table = assignment.devices[mesh.table(mesh.names[axis])].astype(np.int64)
     server = system.device_server[table]
     _, first = np.unique(server - server[:, :1], axis=0, return_index=True)
     found = []

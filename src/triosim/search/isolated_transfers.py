@@ -65,7 +65,7 @@ def isolated_times(
 
     Args:
         system, mesh: of which ranks.
-        order: device of each rank, None for rank i on device i.
+        order: device of each rank, None for those that :func:`assign_devices` gives them.
         calls, sends: which ones.
         how: what ``make`` needs to know.
         make: makes the means of the job.
@@ -75,7 +75,8 @@ def isolated_times(
     """
     router = router_of(system)
     programs = _programs(mesh, calls, sends)
-    lowered = lower(programs, assign_devices(mesh, system.devices, order), router, make(system, router, how))
+    assignment = assign_devices(mesh, system.devices, order, torus=system.torus)
+    lowered = lower(programs, assignment, router, make(system, router, how))
     played = play(lowered.graph, lowered.wires)
     ticks = played.finish - played.start
     found: dict[tuple[str, Call | Send], set[int]] = {}

@@ -25,4 +25,4 @@ def grid(shape: Shape, link: Link, wrap: bool) -> Fabric:
         if wrap and side > 2:
             a, b = along, np.roll(along, -1, axis=0)
         parts.append(Edges.both_ways(a.reshape(-1), b.reshape(-1), link))
-    return Fabric(places.size, 0, Edges.join(parts))
+    return Fabric(places.size, 0, Edges.join(parts), torus=tuple(shape) if wrap else ())

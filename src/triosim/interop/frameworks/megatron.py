@@ -2,7 +2,7 @@
 
 Names and meanings are those of ``megatron/training/arguments.py`` (core 0.13 and later).  ZeRO 1 is its distributed
 optimizer, ZeRO 3 Megatron-FSDP with ``optim_grads_params``; it has no ZeRO 2 that gathers parameters for each
-micro-batch.
+micro-batch.  Both may be in groups of replicas (``hsdp``), copies of the distributed optimizer there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from triosim.interop.frameworks.job import ASYNC_TP, ConfiguredJob, cannot
+from triosim.interop.frameworks.job import ASYNC_TP, HYBRID, ConfiguredJob, cannot
 from triosim.sources.models._llama_like import FULL
 
 NAME = "megatron"
@@ -68,7 +68,7 @@ def write(job: ConfiguredJob) -> str:
     Raises:
         InputError: Megatron-LM cannot say the plan.
     """
-    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP), ("quantize",))
+    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP, HYBRID), ("quantize",))
     start = f"torchrun --nnodes {job.servers} --nproc-per-node {job.devices // job.servers} pretrain_gpt.py"
     said = {**_parallelism(job), **_batch(job), **_model(job)}
     words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items() if value is not False]
@@ -111,6 +111,10 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
         if plan.zero not in ZERO:
             raise cannot(NAME, f"zero {plan.zero} with parameters gathered", "search with --among zero=0,1,3")
         said |= ZERO[plan.zero]
+    if job.groups > 1:
+        said["num-distributed-optimizer-instances"] = job.groups
+        if plan.zero == 3:
+            said["outer-dp-sharding-strategy"] = "no_shard"
     return {**said, **_recompute(plan.recompute)}
 
 

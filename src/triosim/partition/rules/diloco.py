@@ -1,7 +1,7 @@
 """DiLoCo: groups of replicas take local steps and average what they have learned once in many iterations.
 
-Within a group replicas are data parallel, or sharded by ZeRO; between groups only parameters travel, and seldom
-(:mod:`triosim.partition.local_steps`).
+Within a group replicas are data parallel, or sharded by ZeRO, also in parts of it (``hsdp``); between groups only
+parameters travel, and seldom (:mod:`triosim.partition.local_steps`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class LocalSteps(Rule):
         """
         if placed.axis != "dp" or placed.rooted or placed.path or placed.apart or placed.away:
             raise PlanError(
-                "diloco: workers go with ZeRO and plain data parallelism, before cp and ep: leave hsdp, offload out"
+                "diloco: workers go with ZeRO and plain data parallelism: name it before hsdp, cp and ep, "
+                "leave offload out"
             )
         alone = mesh.size("dp_local") == 1
         kept = replace(placed, states=False, weights=False, regathers=False) if alone else placed

@@ -3,7 +3,8 @@
 The ranks of the data axis are ``dp_replicate x dp_shard``.  What ZeRO divides is divided among the ``dp_shard`` ranks
 of a group only, so parameters are gathered within it; the gradients, reduce-scattered within it, are then all-reduced
 over ``dp_replicate``: ``1 / dp_shard`` of their bytes.  Source: PyTorch's ``fully_shard`` on a mesh of two dimensions
-(``HYBRID_SHARD``), torchtitan's ``data_parallel_replicate_degree``.
+(``HYBRID_SHARD``), torchtitan's ``data_parallel_replicate_degree``.  Workers of local steps (``diloco``) each have such
+groups.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from triosim.partition.rule import M, Rule
 @registered
 @dataclass(frozen=True)
 class HybridSharding(Rule):
-    """Cuts the data axis in two; comes after the rule that says what is Shard.
+    """Cuts the data axis, or that of a worker, in two; comes after the rule that says what is Shard.
 
     Attributes:
         dp_replicate: groups that have all shards.
@@ -35,15 +36,16 @@ class HybridSharding(Rule):
         Raises:
             PlanError: the replicas cannot be divided into so many groups.
         """
-        replicas = mesh.size("dp")
+        base = _base(mesh)
+        replicas = mesh.size(base)
         if self.dp_replicate < 1 or replicas % self.dp_replicate:
             near = [n for n in range(1, replicas + 1) if replicas % n == 0]
             raise PlanError(
-                f"hsdp: dp {replicas} cannot be divided into dp-replicate {self.dp_replicate} groups: those that can "
-                f"are {', '.join(map(str, near))}"
+                f"hsdp: {base} {replicas} cannot be divided into dp-replicate {self.dp_replicate} groups: those "
+                f"that can are {', '.join(map(str, near))}"
             )
         shard = replicas // self.dp_replicate
-        return mesh.resplit(("dp",), (("dp_replicate", self.dp_replicate), ("dp_shard", shard)))
+        return mesh.resplit((base,), (("dp_replicate", self.dp_replicate), ("dp_shard", shard)))
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """What is Shard is so on ``dp_shard``; in groups of one everything is Replicate.
@@ -51,8 +53,10 @@ class HybridSharding(Rule):
         Raises:
             PlanError: nothing is, or experts or sequences have been divided among all replicas before.
         """
-        if placed.axis != "dp":
-            raise PlanError("hsdp: its groups are of plain replicas: name it before context, and leave diloco out")
+        if placed.axis != _base(mesh):
+            raise PlanError(
+                "hsdp: its groups are of plain replicas, or of a worker's: name it after diloco, before context"
+            )
         if placed.apart:
             raise PlanError("hsdp: experts are divided within its groups: name it before them")
         if not placed.states:
@@ -60,3 +64,8 @@ class HybridSharding(Rule):
         if mesh.size("dp_shard") == 1:
             return replace(placed, states=False, weights=False, regathers=False)
         return replace(placed, axis="dp_shard", replicas="dp_replicate")
+
+
+def _base(mesh: Mesh) -> str:
+    """The axis of the replicas that are divided into groups."""
+    return "dp_local" if "dp_local" in mesh.names else "dp"
