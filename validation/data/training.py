@@ -56,19 +56,29 @@ STACKS = {
     "MLPerf Training 4.0, Stable Diffusion": "torch-compile", "MLPerf Training 5.1, FLUX.1": "nemo",
     "MLPerf Training 5.1, Llama 3.1 405B": "nemo", "MLPerf Training 5.1, Llama 3.1 8B on Blackwell": "nemo",
     "MLPerf Training 5.1, Llama 2 LoRA on Blackwell": "nemo", "NVIDIA NeMo 24.12 fine-tuning": "nemo",
-    "cuDNN frontend, Llama 3.2 1B": "deepspeed-transformers",
+    "cuDNN frontend, Llama 3.2 1B": "deepspeed-transformers", "XTuner speed benchmark": "deepspeed-transformers",
+    "Lambda benchmark, ResNet-50": "torch-eager", "Lambda benchmark, BERT-large": "apex-o2",
+    "FlagPerf images": "torch-eager", "FlagPerf encoders": "torch-eager", "FlagPerf GPT-2": "megatron-2022",
+    "FlagPerf Qwen1.5 MoE": "megatron-core", "FlagPerf ChatGLM3": "deepspeed-transformers",
+    "MegaScale, its baseline": "megatron-2022", "Nemotron-4 340B": "megatron-core", "Nemotron-4 15B": "megatron-core",
+    "NVIDIA NeMo 25.04 performance summary": "nemo", "NVIDIA NeMo 25.07 performance summary": "nemo",
+    "GPT-Simple": "torch-compile", "Colossal-AI on H200": "deepspeed-transformers",
+    "Optimum Habana on Gaudi 2": "megatron-gaudi", "nanochat": "torch-compile", "AWS Neuron Trn1, BERT": "maxtext",
+    "AWS Neuron Trn1, ViT": "maxtext", "MLPerf Training 3.0 and 3.1, ResNet-50": "torch-compile",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
     "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training", "MLPerf Training 5.1, FLUX.1",
+    "XTuner speed benchmark", "MegaScale, its baseline", "Colossal-AI on H200", "Optimum Habana on Gaudi 2",
+    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT", "MLPerf Training 3.0 and 3.1, ResNet-50",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
     "Megatron-LM SC'21 Table 1", "Megatron-LM SC'21 Table 2", "Megatron-LM README 2020 scaling",
     "Korthikanti et al. MLSys 2023 Table 5", "vTrain measured set (single-node)", "vTrain measured set (multi-node)",
     "BigScience BLOOM topology runs", "Zero Bubble PP ICLR 2024 Table 4", "Megatron-Turing NLG 530B",
-    "DeepSpeed autotuning GPT-2",
+    "DeepSpeed autotuning GPT-2", "FlagPerf GPT-2", "MegaScale, its baseline",
 }  # fmt: skip
 """Sources whose attention keeps scores and weights as tensors of their own: older than FlashAttention, or, as Zero
 Bubble's, with a peak memory that only holds what such an attention keeps (a 1.5B model on 8 GPUs: 32 GB, where an
@@ -102,6 +112,8 @@ FABRICS = {
     "8x 400 Gb/s RoCE": ("RoCEv2-400G", 8), "2x 400 Gb/s": ("RoCEv2-400G", 2),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
+TYPES = {"fp16": "float16", "fp32": "float32"}
+"""Element types by how the words of a row's precision begin; all others have bfloat16."""
 RECIPES = (
     (r"nvfp4", "nvfp4"), (r"fp8-cs|float8 (linear|tensorwise)|tensorwise", "fp8-current"),
     (r"float8 rowwise", "fp8-row"), (r"blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
@@ -166,7 +178,22 @@ PRESETS = {
     "Pythia-12B": ("pythia-12b", {}), "OPT-175B": ("opt-175b", {}), "GPT-OSS 20B": ("gpt-oss-20b", {}),
     "GPT-OSS 120B": ("gpt-oss-120b", {}), "Qwen3 MoE 30B": ("qwen3-30b-a3b", {}), "GPT3-175B": ("gpt3-175b", {}),
     "Stable Diffusion 2": ("stable-diffusion-2.1", {}), "FLUX.1 schnell": ("flux.1-schnell", {"text_length": 256}),
-    "Llama-3.2-1B": ("llama-3.2-1b", {}),
+    "Llama-3.2-1B": ("llama-3.2-1b", {}), "BERT-large": ("bert-large", {}),
+    "BERT-large (SQuAD)": ("bert-large", {"vocab_size": 128}), "Nemotron-4 15B": ("nemotron-4-15b", {}),
+    "Nemotron-4 340B": ("nemotron-4-340b", {}), "Mixtral 8x7B": ("mixtral-8x7b", {}), "Qwen1.5 8x1.8B": ("mixtral", {
+        "hidden_size": 2048, "intermediate_size": 5504, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "vocab_size": 152192, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "max_position_embeddings": 8192,
+    }), "ChatGLM3 6B": ("qwen2", {
+        "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 28, "num_attention_heads": 32,
+        "num_key_value_heads": 2, "vocab_size": 65024, "max_position_embeddings": 8192, "tie_word_embeddings": False,
+    }), "nanochat d20": ("nanochat", {
+        "hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 20, "num_attention_heads": 10,
+        "num_key_value_heads": 10, "vocab_size": 65536, "max_position_embeddings": 2048,
+    }), "nanochat d32": ("nanochat", {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "vocab_size": 65536, "max_position_embeddings": 2048,
+    }),
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
@@ -174,7 +201,7 @@ SLICES = {"TPU-v5e": "tpu-v5e-256", "TPU-v5p": "tpu-v5p-4x4x4"}
 """TPUs of which rows have several slices, and a slice of the catalog, with its network to others."""
 FLAT = ("TPU-v5e", "TPU-v6e")
 """TPUs whose torus has two dimensions."""
-SINGLE = {"RTX-3090", "RTX-4090"}
+SINGLE = {"RTX-3090", "RTX-4090", "V100-SXM2-16GB", "H100-PCIe-80GB", "RTX-A6000", "RTX-6000-Ada"}
 """GPUs that a row has one of, in no system of the catalog."""
 
 
@@ -267,7 +294,7 @@ def _row(line: Mapping[str, str]) -> Row:
     family, configuration = _model(line)
     zero3 = source in OLD and line["shard"].startswith("zero3")  # Table 2 compares with DeepSpeed's ZeRO-3
     assumed = (*(["recompute"] if _open_recompute(line) else []), *(["micro-batch"] if not line["micro_batch"] else []))
-    precision = "float16" if line["precision"].startswith("fp16") else "bfloat16"
+    precision = next((name for words, name in TYPES.items() if line["precision"].startswith(words)), "bfloat16")
     precision = f"autocast-{precision}" if "autocast" in line["precision"] else precision
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
@@ -291,7 +318,9 @@ predictions, which took whole sequences."""
 _OF_IMAGES = {
     "timm training on RTX 3090": {"optimizer": "sgd"}, "fast-DiT README": {"optimizer": "adamw"},
     "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
-    "MLPerf Training 5.1, FLUX.1": {"optimizer": "adamw"},
+    "MLPerf Training 5.1, FLUX.1": {"optimizer": "adamw"}, "Lambda benchmark, ResNet-50": {"optimizer": "sgd"},
+    "FlagPerf images": {"optimizer": "sgd"}, "AWS Neuron Trn1, ViT": {"optimizer": "adamw"},
+    "MLPerf Training 3.0 and 3.1, ResNet-50": {"optimizer": "sgd"},
 }  # fmt: skip
 """Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
 default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
@@ -391,6 +420,16 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     "cuDNN frontend, Llama 3.2 1B": lambda line: {
         "attention": "flash2" if "FlashAttention" in line["notes"] else "cudnn", "masters": False, "clip": False,
     },
+    "XTuner speed benchmark": lambda line: {"attention": "flash2", "norms": "one"},
+    "Lambda benchmark, BERT-large": lambda line: {"added_biases": False},
+    "FlagPerf images": lambda line: {"attention": "unfused", "fused_softmax": False},
+    "FlagPerf encoders": lambda line: {
+        "attention": "unfused", "fused_softmax": False, "masters": not line["precision"].startswith("bf16"),
+    },
+    "FlagPerf Qwen1.5 MoE": lambda line: {"attention": "flash2"},
+    "Colossal-AI on H200": lambda line: {"attention": "flash2", "norms": "one"},
+    "Optimum Habana on Gaudi 2": lambda line: {"attention": "unfused"},
+    "nanochat": lambda line: {"clip": True},
 }  # fmt: skip
 """What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
 predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
@@ -432,7 +471,7 @@ def _int(line: Mapping[str, str], name: str, default: int = 1) -> int:
 def _open_recompute(line: Mapping[str, str]) -> bool:
     """Whether neither the row nor a public recipe says what runs again."""
     see = line["recompute"].startswith("see recipe") and not bridge.recompute(line)
-    return see or (not line["recompute"] and line["source"].startswith(("NeMo", "AWS")))
+    return see or (not line["recompute"] and line["source"].startswith(("NeMo", "AWS", "NVIDIA", "Nemo", "MegaScale")))
 
 
 def _recipe(line: Mapping[str, str]) -> str:
@@ -576,7 +615,9 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
     if line["source"].startswith("cuDNN"):
         plan["optimizer"] = "sgd,momentum=off"
-    if line["source"].startswith("timm") or "Diffusion" in line["source"]:
+    if line["source"] == "nanochat":
+        plan["optimizer"] = "muon"
+    if re.search(r"^timm|Diffusion|^MLPerf.*ResNet", line["source"]):
         plan["layout"] = "channels_last"
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
@@ -667,8 +708,8 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
         found["count"] = int(line["gpus_per_node"])
     if gpu == "MI350X":
         found["model"] = gpu
-    if int(line["gpus_per_node"] or 8) == 4 and like == "hgx-h200":
-        found["like"] = "hgx-h200-4"  # no NVSwitch (looked up after the first predictions)
+    if int(line["gpus_per_node"] or 8) == 4 and like in ("hgx-h100", "hgx-h200"):
+        found["like"] = f"{like}-4"  # no NVSwitch (looked up after the first predictions)
     if gpu not in SYSTEMS:
         found["model"] = "H100-SXM5-96GB-HBM2e"
     if like.endswith("nvl72") and devices > RACK and devices % USED_OF_RACK == 0:

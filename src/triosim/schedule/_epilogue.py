@@ -86,7 +86,8 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: LastPassRows
         groups = [group for group in part.groups() if gathered is None or group[0].parameter not in gathered]
         for group, last in zip(groups, sink(groups), strict=True):
             after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
-            after.update(final.exchanged.values())
+            own = {g.storage for g in group}
+            after.update(row for n, row in final.exchanged.items() if of.job.exchanged_storage(n) in own)
             before, stream = [of_iteration(row) for row in sorted(after)], DP
             row = -1
             if of.job.replication.compression is not None:

@@ -169,6 +169,7 @@ class JobFacts(ReplicaFacts):
         self._users_of: dict[tuple[int, ...], list[int]] = {}
         self.grads_of = self._grads_of()
         self.after: list[int] = transfers.after.tolist()
+        self.values: list[int] = transfers.value.tolist()
         self.first_read: list[int] = transfers.before.tolist()
         self.issued_after: dict[int, list[int]] = {}
         self.issued_before: dict[int, list[int]] = {}
@@ -188,6 +189,11 @@ class JobFacts(ReplicaFacts):
         self.around = np.zeros(len(operators) + 1, bool)  # operators next to which something is exchanged
         for rows in (self.issued_after, self.issued_before, self.needed_before):
             self.around[list(rows)] = True
+
+    def exchanged_storage(self, number: int) -> int:
+        """Storage of what an exchange within the step sends, -1 for what is no value of it."""
+        value = self.values[number]
+        return int(self.storage[value]) if value >= 0 else -1
 
     def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
         """The same job under another schedule, with other micro-batches."""
