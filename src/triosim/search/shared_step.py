@@ -32,7 +32,7 @@ from triosim.schedule._stage import StageFacts
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import ChunkPasses, ChunkStages
 from triosim.search.block_step import BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
-from triosim.search.chunk_memory import AllocationPattern, ChunkKey, ChunkMemory
+from triosim.search.chunk_memory import ChunkMemory, StructurePatterns
 from triosim.search.step_structure import step_structure
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
@@ -58,7 +58,7 @@ class StructureResults:
     """
 
     stages: dict[ModelChunk, StageFacts] = field(default_factory=dict)
-    patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
+    patterns: StructurePatterns = field(default_factory=StructurePatterns)
     updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 
