@@ -53,6 +53,15 @@ class MicroBatchPath(NamedTuple):
     final: bool
 
 
+_Fragment = tuple[Pass, bool, UngatheredUnits]
+"""A pass, whether gradients are complete after it, and what it has to gather."""
+
+
+def _fragments(path: MicroBatchPath) -> tuple[_Fragment, _Fragment]:
+    """The two passes of a path."""
+    return (Pass.FORWARD, False, path.forward), (Pass.BACKWARD, path.final, path.backward)
+
+
 List = tuple[int, int, int]
 """Which of the lists of a step a storage is in: its category, the how many of that of its parameter (optimizers have
 lists of each of their states), and whether it comes before (-1) or after (1) those of repeated blocks."""
@@ -70,17 +79,17 @@ class PatternRows:
         code: the storage of the step that the block is, -1 less its bytes where it is none.
     """
 
-    what: NDArray[np.int64]
-    label: NDArray[np.int64]
-    run: NDArray[np.int64]
-    named: NDArray[np.int64]
+    what: NDArray[np.int8]
+    label: NDArray[np.int8]
+    run: NDArray[np.int8]
+    named: NDArray[np.int32]
     code: NDArray[np.int64]
 
     @staticmethod
     def there(storages: NDArray[np.int64], given: NDArray[np.bool_]) -> PatternRows:
         """Storages that are there before."""
-        zero = np.zeros(len(storages), np.int64)
-        return PatternRows(zero, given.astype(np.int64), zero, zero, storages)
+        zero = np.zeros(len(storages), np.int8)
+        return PatternRows(zero, given.astype(np.int8), zero, zero.astype(np.int32), storages)
 
     def __len__(self) -> int:
         return len(self.what)
@@ -144,7 +153,9 @@ class PatternOfBlocks:
         )  # fmt: skip
         repeats = new.named[first:until] + np.arange(more + 1)[:, None] * self._step + more * self._middle
         named = [new.named[:first] + more * self._head, repeats.reshape(-1), new.named[until:] + more * self._tail]
-        return PatternRows(new.what[at], new.label[at], new.run[at], np.concatenate(named), new.code[at])
+        return PatternRows(
+            new.what[at], new.label[at], new.run[at], np.concatenate(named).astype(np.int32), new.code[at]
+        )
 
 
 def _different(pairs: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -195,6 +206,7 @@ class AllocationPattern:
         self._blocks = replace(blocks, size=told)
         self._passes: dict[MicroBatchPath, tuple[PatternRows, PatternRows]] = {}
         self._within: dict[Pass, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._decided: dict[_Fragment, BlockUses] = {}  # uses of blocks of the iteration
         self._reduction, self._update = reduction_uses(facts, part).uses, update_uses(facts).uses
         if len(facts.blocks.build().size) > len(size):
             raise NoBlocks("an update that needs memory")
@@ -215,8 +227,10 @@ class AllocationPattern:
             NoBlocks: lifetimes decide, or passes use other blocks where other parameters are gathered.
         """
         if path not in self._passes:
-            uses = self._uses(path)
+            uses = [_used_in(self.facts, *fragment, self.regathers) for fragment in _fragments(path)]
             self._check(uses)
+            for fragment, own in zip(_fragments(path), uses, strict=True):
+                self._decided[fragment] = own.of(self._once[own.block])
             forward, backward = self._ordered(uses)
             self._passes[path] = forward, backward
         return self._passes[path]
@@ -227,19 +241,15 @@ class AllocationPattern:
         Raises:
             NoBlocks: lifetimes decide which of two blocks comes first.
         """
-        all_uses = [*(uses for path in paths for uses in self._uses(path)), self._reduction, self._update]
-        once = [uses.of(self._once[uses.block]) for uses in all_uses]
+        for path in paths:
+            self.passes(path)
+        once = list({fragment: self._decided[fragment] for path in paths for fragment in _fragments(path)}.values())
+        once += [uses.of(self._once[uses.block]) for uses in (self._reduction, self._update)]
         freed = np.zeros(len(self._once), bool)
         for uses in once:
             freed[uses.block[uses.frees]] = True
         if any(undecided(uses, freed) for uses in once):
             raise NoBlocks("blocks of which lifetimes decide")
-
-    def _uses(self, path: MicroBatchPath) -> tuple[BlockUses, BlockUses]:
-        return (
-            _used_in(self.facts, Pass.FORWARD, False, path.forward, self.regathers),
-            _used_in(self.facts, Pass.BACKWARD, path.final, path.backward, self.regathers),
-        )
 
     def _check(self, uses: Sequence[BlockUses]) -> None:
         """When a block of a micro-batch goes must not depend on which other paths are taken.
@@ -274,7 +284,8 @@ class AllocationPattern:
             mine = np.isin(what, _OWN)
             run = np.where(mine, place[0, which], ITERATION)
             named = np.where(mine, place[1, which], self._number[block])
-            found.append(PatternRows(what, self._part[block], run, named, self._code[block]))
+            what, part, run = (column.astype(np.int8) for column in (what, self._part[block], run))
+            found.append(PatternRows(what, part, run, named.astype(np.int32), self._code[block]))
         return found
 
 

@@ -9,9 +9,10 @@ before, parameters, gradients and optimizer states, has in each plan the sizes t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,7 @@ class StagePattern:
     what: NDArray[np.int8]
     which: NDArray[np.int32]
     code: NDArray[np.int64]
-    part: NDArray[np.int64]
+    part: NDArray[np.int8]
     alike: NDArray[np.int64]
     first: tuple[int, ...]
     reduced: tuple[int, int]
@@ -111,12 +112,7 @@ class StagePattern:
         )  # fmt: skip
 
     def bytes_of(self, storages: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of each block on a rank, from those of the storages of the step and how many have a part of it.
-
-        Raises:
-            NoBlocks: blocks do not add alike in these sizes.
-        """
-        _check_alike(storages, self.alike)
+        """Bytes of each block on a rank, from those of the storages of the step and how many have a part of it."""
         return _rounded(coded_bytes(self.code, storages) // whole[self.part])
 
 
@@ -134,19 +130,27 @@ class ResidentPattern:
     given: NDArray[np.bool_]
     alike: NDArray[np.int64]
 
-    def bytes_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of each block, from those of the storages on a rank.
 
-        Raises:
-            NoBlocks: blocks do not add alike in these sizes.
-        """
-        _check_alike(sizes, self.alike)
-        return sizes[self.storage]
+class HasAlike(Protocol):
+    """What holds where some storages are equally large."""
+
+    @property
+    def alike(self) -> NDArray[np.int64]:
+        """Such storages, shape ``(2, pairs)``."""
+        ...
 
 
-def _check_alike(sizes: NDArray[np.int64], alike: NDArray[np.int64]) -> None:
-    if not np.array_equal(sizes[alike[0]], sizes[alike[1]]):
-        raise NoBlocks("blocks that do not add alike")
+_Pattern = TypeVar("_Pattern", bound=HasAlike)
+
+
+def _holding(known: list[_Pattern], sizes: NDArray[np.int64], make: Callable[[], _Pattern]) -> _Pattern:
+    """The first of some patterns that holds in these sizes, made if there is none: where other sizes happen to be equal
+    blocks seem to begin elsewhere."""
+    for one in known:
+        if np.array_equal(sizes[one.alike[0]], sizes[one.alike[1]]):
+            return one
+    known.append(make())
+    return known[-1]
 
 
 def _joined(alike: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -162,12 +166,14 @@ class StructurePatterns:
         blocks: rows of any number of blocks, by a chunk that has :data:`_ANY` and what else tells them apart.
         stages: what stages allocate, by their chunks and the paths through these.
         resident: what is there before, by chunks.
+
+    Of each of the last three there may be several, which hold in other sizes.
     """
 
     chunks: dict[tuple[ModelChunk, bool], AllocationPattern] = field(default_factory=dict)
-    blocks: dict[Hashable, PatternOfBlocks] = field(default_factory=dict)
-    stages: dict[tuple[Kind, tuple[Paths, ...], bool], StagePattern] = field(default_factory=dict)
-    resident: dict[tuple[Kind, bool], ResidentPattern] = field(default_factory=dict)
+    blocks: dict[Hashable, list[PatternOfBlocks]] = field(default_factory=dict)
+    stages: dict[tuple[Kind, tuple[Paths, ...], bool], list[StagePattern]] = field(default_factory=dict)
+    resident: dict[tuple[Kind, bool], list[ResidentPattern]] = field(default_factory=dict)
 
 
 class ChunkMemory:
@@ -181,7 +187,7 @@ class ChunkMemory:
     def __init__(self, stages: ChunkStages, known: StructurePatterns) -> None:
         self.stages, self.known = stages, known
         self._size: dict[Hashable, NDArray[np.int64]] = {}
-        self._there: dict[Hashable, NDArray[np.int64]] = {}
+        self._there: dict[Hashable, ResidentPattern] = {}
 
     def allocations(
         self, kind: Kind, order: StageOrder, job: ReplicaFacts, sizes: NDArray[np.int64], sized: Hashable
@@ -202,15 +208,15 @@ class ChunkMemory:
         ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
         paths = tuple(own for own, _ in ways)
         key = kind, paths, regathers
-        if key not in self.known.stages:
-            self.known.stages[key] = self._stage(*key)
-        pattern, shards = self.known.stages[key], tuple(shared.shards for shared in job.shared)
+        pattern = _holding(self.known.stages.setdefault(key, []), self._storages, lambda: self._stage(*key))
+        shards = tuple(shared.shards for shared in job.shared)
         if (key, shards) not in self._size:
             self._size[key, shards] = pattern.bytes_of(self._storages, np.array([1, *shards], np.int64))
-        resident = self._resident(kind, regathers, sizes)
         if (kind, sized) not in self._there:
-            self._there[kind, sized] = resident.bytes_of(sizes)
-        there = self._there[kind, sized] * np.where(resident.given, job.mesh.micro_batches, 1)
+            residents = self.known.resident.setdefault((kind, regathers), [])
+            self._there[kind, sized] = _holding(residents, sizes, lambda: self._resident(kind, regathers, sizes))
+        resident = self._there[kind, sized]
+        there = sizes[resident.storage] * np.where(resident.given, job.mesh.micro_batches, 1)
         if job.copies_gradients:
             buckets = [size for size, own_way in zip(pattern.reduced, job.shared, strict=True) if own_way.reductions]
             there = np.append(there, sum(buckets))
@@ -263,24 +269,21 @@ class ChunkMemory:
 
     def _resident(self, kind: Kind, regathers: bool, sizes: NDArray[np.int64]) -> ResidentPattern:
         """What a stage has before, in the order of the storages of the step."""
-        key = kind, regathers
-        if key not in self.known.resident:
-            few = [self._few(chunk, regathers) for chunk in kind]
-            spans: dict[List, tuple[int, int]] = {}
-            for name, own in (item for ones in few for one in ones for item in one.resident.items()):
-                low, high = spans.get(name, (int(own.code[0]), int(own.code[-1])))
-                spans[name] = min(low, int(own.code[0])), max(high, int(own.code[-1]))
-            found = [
-                self._rows(chunk, (regathers, name), [one.resident.get(name, _NOTHING) for one in ones], sizes)
-                for name in in_order(spans) for chunk, ones in zip(kind, few, strict=True)
-                if any(name in one.resident for one in ones)
-            ]  # fmt: skip
-            rows = [_NOTHING, *(one.rows for one in found)]
-            self.known.resident[key] = ResidentPattern(
-                np.concatenate([one.code for one in rows]), np.concatenate([one.label for one in rows]) > 0,
-                _joined([one.alike for one in found]),
-            )  # fmt: skip
-        return self.known.resident[key]
+        few = [self._few(chunk, regathers) for chunk in kind]
+        spans: dict[List, tuple[int, int]] = {}
+        for name, own in (item for ones in few for one in ones for item in one.resident.items()):
+            low, high = spans.get(name, (int(own.code[0]), int(own.code[-1])))
+            spans[name] = min(low, int(own.code[0])), max(high, int(own.code[-1]))
+        found = [
+            self._rows(chunk, (regathers, name), [one.resident.get(name, _NOTHING) for one in ones], sizes)
+            for name in in_order(spans) for chunk, ones in zip(kind, few, strict=True)
+            if any(name in one.resident for one in ones)
+        ]  # fmt: skip
+        rows = [_NOTHING, *(one.rows for one in found)]
+        return ResidentPattern(
+            np.concatenate([one.code for one in rows]), np.concatenate([one.label for one in rows]) > 0,
+            _joined([one.alike for one in found]),
+        )  # fmt: skip
 
     def _rows(
         self, chunk: ModelChunk, name: Hashable, few: Sequence[PatternRows], sizes: NDArray[np.int64] | None = None
@@ -288,10 +291,8 @@ class ChunkMemory:
         """Some rows of a chunk from those of few blocks; of many they are written anew, being long and seldom asked."""
         if len(few) == 1:
             return SizedRows(few[0], _NOT_SIZED)
-        key = chunk._replace(blocks=_ANY), name
-        if key not in self.known.blocks:
-            self.known.blocks[key] = PatternOfBlocks(few, self._storages if sizes is None else sizes)
-        made = self.known.blocks[key]
+        key, sizes = (chunk._replace(blocks=_ANY), name), self._storages if sizes is None else sizes
+        made = _holding(self.known.blocks.setdefault(key, []), sizes, lambda: PatternOfBlocks(few, sizes))
         return SizedRows(made.of(chunk.blocks), made.alike)
 
     def _few(self, chunk: ModelChunk, regathers: bool) -> list[AllocationPattern]:
