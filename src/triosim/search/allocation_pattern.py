@@ -284,8 +284,8 @@ class AllocationPattern:
             mine = np.isin(what, _OWN)
             run = np.where(mine, place[0, which], ITERATION)
             named = np.where(mine, place[1, which], self._number[block])
-            what, part, run = (column.astype(np.int8) for column in (what, self._part[block], run))
-            found.append(PatternRows(what, part, run, named.astype(np.int32), self._code[block]))
+            small = [column.astype(np.int8) for column in (what, self._part[block], run)]
+            found.append(PatternRows(small[0], small[1], small[2], named.astype(np.int32), self._code[block]))
         return found
 
 
