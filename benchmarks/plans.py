@@ -166,7 +166,7 @@ PARTS = (
     ("  passes on the mesh of the plan", "block_passes.py", "bound"),
     ("  ends of iterations", "block_outline.py", "_update"),
     ("  memory", "block_outline.py", "reserved"),
-    ("    allocations, put in order", "chunk_memory.py", "_allocations"),
+    ("    allocations, put in order", "chunk_memory.py", "_stage"),
     ("    allocator", "allocation_order.py", "reserved_bytes"),
     ("  classes of transfers", "transfer_times.py", "transfer_classes"),
     ("    worked out", "transfer_times.py", "_uses"),

@@ -200,10 +200,7 @@ def _once(within: Sequence[BlockUses], size: Int64) -> list[_PassEvents]:
     for uses in within:
         block, turn = uses.block, _numbers(uses.block)
         begins, ends = uses.first != NEVER, uses.frees & ((uses.first != NEVER) | (turn == 0))
-        stays = begins & ~uses.frees
-        late = np.sort(uses.first[stays])
-        often = uses.first[stays & freed[block]]
-        if (np.searchsorted(late, often, "right") - np.searchsorted(late, often) > 1).any():
+        if undecided(uses, freed):
             raise Undecided
         entry = np.where(uses.frees, _LATE + turn, _STAYS)
         allocates = np.where(turn == 0, _Event.ALLOCATE_IF_ABSENT, _Event.ALLOCATE)
@@ -216,6 +213,18 @@ def _once(within: Sequence[BlockUses], size: Int64) -> list[_PassEvents]:
             )
         )  # fmt: skip
     return found
+
+
+def undecided(uses: BlockUses, freed: NDArray[np.bool_]) -> bool:
+    """Whether a fragment allocates several blocks of the iteration at one time of which another one frees some.
+
+    Args:
+        uses: of blocks of which there is one in an iteration.
+        freed: of each block whether any fragment frees it.
+    """
+    stays = (uses.first != NEVER) & ~uses.frees
+    late, often = np.sort(uses.first[stays]), uses.first[stays & freed[uses.block]]
+    return bool((np.searchsorted(late, often, "right") - np.searchsorted(late, often) > 1).any())
 
 
 def _numbers(block: Int64) -> Int64:

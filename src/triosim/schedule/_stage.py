@@ -218,7 +218,7 @@ class JobFacts(ReplicaFacts):
         transfers = redistribution(step, self.stages.of).transfers
         other.exchanged = _exchanged(transfers)
         of = {id(old): new for old, new in zip(self.stages.boundaries, found, strict=True)}
-        other._parts = {number: part.resized(other, of) for number, part in self._parts.items()}
+        other._parts = {number: part.resized(plan, of) for number, part in self._parts.items()}
         return other
 
     def _price(self, costs: ScheduleCosts) -> None:
@@ -265,8 +265,12 @@ class JobFacts(ReplicaFacts):
     def part(self, number: int) -> PartFacts:
         """A part of the model, worked out once for all who write it; its blocks of memory are their own."""
         if number not in self._parts:
-            self._parts[number] = PartFacts(self, number)
-        return copy(self._parts[number])
+            made = PartFacts(self, number)
+            del made.job  # a job and its parts would keep each other until somebody looks for such circles
+            self._parts[number] = made
+        found = copy(self._parts[number])
+        found.job = self
+        return found
 
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
@@ -329,15 +333,15 @@ class PartFacts:
                 self.units = [replace(unit, gather_bytes=0) for unit in self.units]
         self.host_copies = self._host_copies()
 
-    def resized(self, job: JobFacts, boundaries: Mapping[int, Boundary]) -> PartFacts:
-        """The same part of a job where a micro-batch has other samples; its blocks of memory are this one's.
+    def resized(self, plan: Plan, boundaries: Mapping[int, Boundary]) -> PartFacts:
+        """The same part where a micro-batch has other samples, without a job; its blocks of memory are this one's.
 
         Args:
-            job: the other one, of :meth:`JobFacts.resized`.
+            plan: of the other job, of :meth:`JobFacts.resized`.
             boundaries: its boundaries by the identity of those of this one's job.
         """
         other = copy(self)
-        other.job, other.plan = job, job.plan
+        other.plan = plan
         for name in ("arriving", "leaving", "returning"):
             table = getattr(self, name)
             setattr(other, name, {row: [boundaries[id(b)] for b in own] for row, own in table.items()})

@@ -31,7 +31,7 @@ from triosim.prediction.pricing import BY_CALL
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import ChunkFacts, ChunkPasses, ChunkStages
 from triosim.search.block_step import BlockStep, ModelChunk, NoBlocks, count_equal_blocks, with_fewer_blocks
-from triosim.search.chunk_memory import AllocationPattern, ChunkKey, ChunkMemory
+from triosim.search.chunk_memory import ChunkMemory, StructurePatterns
 from triosim.search.pass_script import StageScripts
 from triosim.search.step_structure import step_structure
 from triosim.stacks import ASSUMED
@@ -60,7 +60,7 @@ class StructureResults:
 
     stages: dict[ModelChunk, StageScripts] = field(default_factory=dict)
     facts: dict[ModelChunk, ChunkFacts] = field(default_factory=dict)
-    patterns: dict[ChunkKey, AllocationPattern] = field(default_factory=dict)
+    patterns: StructurePatterns = field(default_factory=StructurePatterns)
     updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     sizes: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
 

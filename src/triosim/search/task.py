@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
-from triosim.core.garbage import collection_paused
+from triosim.core.garbage import aged, collection_paused
 from triosim.engine.graph import Stuck
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
@@ -22,6 +23,9 @@ from triosim.trace.tables import Trace
 Detail = Literal["summary", "all"]
 Formed = tuple[Plan, Fidelity]
 Numbered = tuple[int, Plan | dict[str, Any]]
+
+SEARCHED = 1024
+"""Plans after which somebody looks for cycles among all that there is: plans make next to none."""
 
 
 def _shares(formed: Formed | str, devices: int) -> str:
@@ -55,6 +59,7 @@ class PlanTask:
         self.workload, self.system, self.detail, self.other_recordings = workload, system, detail, other_recordings
         self.base, self.fidelity = base, fidelity
         self._systems: dict[tuple[str | None, ...], System] = {}
+        self._since_search = 0
 
     def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
         """The plan and its fidelity, or why there is none."""
@@ -76,7 +81,14 @@ class PlanTask:
     def outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
         """What a plan gives."""
         with collection_paused():  # what is made for a plan lasts as long as it: looking for cycles took a tenth
-            return self._outcome(number, plan)
+            found = self._outcome(number, plan)
+            self._since_search += 1
+            if self._since_search < SEARCHED:
+                aged()
+            else:
+                gc.collect()
+                self._since_search = 0
+        return found
 
     def _outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
         asked, given = asked_of(plan), self.formed(plan)
