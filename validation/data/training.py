@@ -77,6 +77,11 @@ FUSED_SOFTMAX_MULTIPLE = 4
 """Megatron-LM's fused softmax wants heads times samples of a device to be a multiple of this (``fused_softmax.py``)."""
 VOCABULARY = 50257
 """Of GPT-2's byte pairs, where a source trains GPT and does not say."""
+UNPADDED = ("nanoGPT", "DeepSpeed autotuning", "nanotron")
+"""Sources that take a vocabulary as it is, but for a multiple of the tensor-parallel ranks: nanoGPT when its README's
+times were measured (its author told of 50,304 tokens in February 2023, x.com/karpathy/status/1621578354024677377),
+GPT-2 of ``transformers``, and Nanotron (``make_vocab_size_divisible_by: int = 1``, ``config/config.py``).  Others pad
+it to a multiple of 128 for each rank.  Looked up after these rows had been seen too fast."""
 VOCABULARIES = {"Zero Bubble PP ICLR 2024 Table 4": 32004}
 """Of sources that tell it elsewhere.  Zero Bubble's scripts train with a SentencePiece model of their own
 (``examples/pretrain_zero_bubble.sh``), whose 32,004 tokens a later script of the same authors states; the published
@@ -509,7 +514,8 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     source, tp = line["source"], _int(line, "tp")
     layers, width, heads = (int(line[name]) for name in ("layers", "hidden", "heads"))
     length, inner = int(line["seq_len"]), int(line["ffn_hidden"] or 4 * width)
-    vocabulary = math.ceil(_int(line, "vocab", VOCABULARIES.get(source, VOCABULARY)) / (128 * tp)) * 128 * tp
+    multiple = tp * (1 if source.startswith(UNPADDED) else 128)
+    vocabulary = math.ceil(_int(line, "vocab", VOCABULARIES.get(source, VOCABULARY)) / multiple) * multiple
     named = line["model"].lower()
     if line["model"] in PRESETS:
         return PRESETS[line["model"]]
