@@ -207,6 +207,7 @@ class Row:
         image: height and width of a sample that is an image or latents of one; 0 for text.
         optimizer: as ``triosim.model`` takes it.
         documents: tokens of the documents that a sequence holds, as ``--packing`` takes them; empty for one.
+        part: of its source, where that has targets of their own for parts (:mod:`validation.judge.targets`).
     """
 
     id: str
@@ -230,6 +231,7 @@ class Row:
     image: int = 0
     optimizer: str = "adam"
     documents: str = ""
+    part: str = ""
 
     @property
     def judges(self) -> bool:
@@ -285,8 +287,25 @@ def _row(line: Mapping[str, str]) -> Row:
             "first": _first(line), "assumed": assumed, "lora": _adapters(line),
             **(_OF_IMAGES.get(source) or {"optimizer": "adam"}),
             "image": int(line["seq_len"]) if source in _OF_IMAGES else 0, "documents": DOCUMENTS.get(source, ""),
+            "part": _part(line),
         }
     )  # fmt: skip
+
+
+TO_8K, ABOVE_8K = "to 8,192 tokens", "above 8,192 tokens"
+PTD, ZERO_3 = "PTD-P", "ZeRO-3"
+PLAIN_1F1B = "1F1B without the 1.5B model"
+FOUNDRY = "MosaicML llm-foundry benchmarks"
+
+
+def _part(line: Mapping[str, str]) -> str:
+    """The part of its source that a row belongs to, where parts have targets of their own."""
+    if line["source"] == FOUNDRY:
+        return TO_8K if int(line["seq_len"]) <= 8192 else ABOVE_8K
+    if line["source"].endswith("SC'21 Table 2"):
+        return ZERO_3 if line["shard"].startswith("zero3") else PTD
+    plain = line["overlap"].endswith("1F1B") and _int(line, "vpp") == 1 and line["model"] != "GPT 1.5B"
+    return PLAIN_1F1B if line["source"].startswith("Zero Bubble") and plain else ""
 
 
 DOCUMENTS = {"NVIDIA NeMo 24.12 fine-tuning": "200"}
