@@ -66,7 +66,7 @@ def gated(source: str, rows: Sequence[Judged]) -> tuple[list[Judged], float | No
 
 def lines(judged: Sequence[Judged]) -> list[str]:
     """A table of every target of which there are rows, and what is reached."""
-    found = [f"{'source':39} {'of it':28} {'asked':>6} {'now':>6} {'rows':>4} {'bias':>6}"]
+    found = [f"{'source':39} {'of it':33} {'asked':>6} {'now':>6} {'rows':>4} {'bias':>6}"]
     for target in TARGETS:
         all_rows = [one for one in judged if one.source == target.source and target.part in ("", one.part)]
         told = [one for one in all_rows if not one.lacks and not math.isnan(target.error(one))]
@@ -80,11 +80,11 @@ def lines(judged: Sequence[Judged]) -> list[str]:
     if short and long:
         apart = abs(float(np.mean(short)) - float(np.mean(long)))
         missed = "" if apart <= APART else "  missed"
-        found.append(f"{FOUNDRY:39} {'biases of both apart':28} {APART:6.1%} {apart:6.1%}{missed}")
+        found.append(f"{FOUNDRY:39} {'biases of both apart':33} {APART:6.1%} {apart:6.1%}{missed}")
     return found
 
 
 def _line(source: str, what: str, limit: float, errors: Sequence[float]) -> str:
     mean, bias = float(np.mean(np.abs(errors))), float(np.mean(errors))
     missed = "" if mean <= limit else "  missed"
-    return f"{source:39} {what:28} {limit:6.1%} {mean:6.1%} {len(errors):4} {bias:+6.1%}{missed}"
+    return f"{source:39} {what:33} {limit:6.1%} {mean:6.1%} {len(errors):4} {bias:+6.1%}{missed}"
