@@ -6,9 +6,9 @@
     PYTHONPATH=. python docs/make_validation.py published.json measured.json bridge.json
 
 Each file is known by its name; tables of those that are not given stay as they are.  A table stands between
-``<!-- now NAME [FIRST LAST] [odd|apart|sums] -->`` and ``<!-- end now -->``: of the rows from id FIRST to LAST, of odd
-ones alone of the sources that it names already, of even and odd ones apart, or the sums of all that no constant was
-chosen with.
+``<!-- now NAME [FIRST LAST] [odd|apart|sums|targets] -->`` and ``<!-- end now -->``: of the rows from id FIRST to LAST,
+of odd ones alone of the sources that it names already, of even and odd ones apart, the sums of all that no constant was
+chosen with, or what was asked beside what is reached.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import sys
 from pathlib import Path
 
+from validation.judge import targets
 from validation.judge.training import HEAD, Judged, as_first, line
 
 PAGE = Path(__file__).with_name("validation.md")
@@ -38,8 +39,10 @@ def main() -> None:
         if rows is None:
             return mark[0]
         words = mark[3].split()
+        if "targets" in words:
+            return f"{mark[1]}```text\n" + "\n".join(targets.lines(rows)) + f"\n```\n{mark[4]}"
         ids = [word for word in words if word[-1].isdigit()]
-        own = [row for row in rows if not ids or ids[0] <= row.id <= ids[1]]
+        own = [row for row in rows if not row.source.startswith("vTrain") and (not ids or ids[0] <= row.id <= ids[1])]
         odd, even = ([row for row in own if row.judges is judges] for judges in (True, False))
         if "odd" in words:
             tables = [_table([row for row in odd if f"\n{row.source[:40]}" in mark[0]], "", whole=False)]
@@ -55,9 +58,9 @@ def main() -> None:
 
 
 def _read(path: Path) -> list[Judged]:
-    """Rows that a judge wrote and could predict; vTrain's have a page of their own."""
+    """Rows that a judge wrote and could predict; of vTrain's only the targets stand here."""
     found = [Judged(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    return [row for row in found if not row.lacks and not row.source.startswith("vTrain")]
+    return [row for row in found if not row.lacks]
 
 
 def _sums(rows: list[Judged]) -> str:

@@ -576,3 +576,36 @@ def test_power_binds_less_where_few_units_work(name: str) -> None:
         assert (np.diff(physical._PARTS / slower) > 0).all()
         free = physical.sustained(chip, c, physical.REFERENCE_WIDTH[chip.unit]) / (c.reach * chip.peak)
         assert slower[0] == pytest.approx(free, rel=0.01), "a single unit has the full clock"
+
+
+def rate_of(name: str, n: float, k: float = 2048.0, dtype: str = "bfloat16", m: float = 8192.0) -> float:
+    return float(2.0 * m * n * k / seconds(m, n, k, dtype, device=catalog.accelerator(name))[0])
+
+
+def test_rows_that_do_not_begin_at_16_bytes_are_multiplied_slowly() -> None:
+    # m87-labs/kestrel, pull request 143: K of 588 instead of 592 on an H100 takes 3.5 times as long
+    rows, columns = 9477.0, 1152.0
+    assert 2.5 < seconds(rows, columns, 588.0)[0] / seconds(rows, columns, 592.0)[0] < 4.5
+    # pytorch/pytorch, issue 181718: 112 of 156 TFLOP/s on an RTX 4090, whose units are halved
+    assert 0.6 < rate_of("RTX-4090", 2055.0, 2055.0) / rate_of("RTX-4090", 2040.0, 2040.0) < 0.85
+    assert rate_of("A100-SXM4-80GB", 50257.0) < 0.5 * rate_of("A100-SXM4-80GB", 50304.0)
+
+
+def test_how_far_loads_have_to_be_aligned_is_the_generation() -> None:
+    for name, slow in (("A100-SXM4-80GB", False), ("H100-SXM5-80GB", True), ("B200-SXM-180GB", True)):
+        assert (rate_of(name, 50260.0) < 0.8 * rate_of(name, 50264.0)) is slow, name
+    for name, dtype in (("MI300X", "bfloat16"), ("H100-SXM5-80GB", "float32")):
+        assert rate_of(name, 50257.0, dtype=dtype) == pytest.approx(rate_of(name, 50264.0, dtype=dtype), rel=0.05)
+
+
+@pytest.mark.parametrize(("vocabulary", "tokens", "slow"), [(50257, 1024, True), (50304, 1023, False)])
+def test_lengths_of_rows_are_told_apart_from_their_number(vocabulary: int, tokens: int, slow: bool) -> None:
+    trace = triosim.model(
+        "gpt2", batch_size=1, sequence_length=tokens, precision="bfloat16", configuration={"vocab_size": vocabulary}
+    )
+    rows = np.flatnonzero(np.isin(trace.operators.name, ["aten::mm", "aten::addmm"]))
+    work, _ = of(trace, rows, np.full(len(rows), DTYPE_CODE["bfloat16"], np.int8))
+    narrow = physical.narrowly_loaded(work, catalog.accelerator("A100-SXM4-80GB"))
+    head = np.maximum(np.maximum(work.m, work.n), work.k) == vocabulary
+    assert head.sum() == 3
+    assert (narrow == (head & slow)).all()

@@ -169,8 +169,11 @@ def _model(name: str) -> triosim.Trace:
     ids=str,
 )
 def test_the_fullest_stage_is_found_where_chunks_are_about_a_block(name: str, asked: dict[str, Any]) -> None:
-    """Parameters that are gathered again in each pass: the last stage has most parameters, the first is the fullest."""
-    trace, machine = _model(name), triosim.system("dgx-a100", 8)
+    """Parameters that are gathered again in each pass: the last stage has most parameters, the first is the fullest.
+    Vocabularies are padded, since beside logits that take long the rows of a few blocks do not repeat."""
+    padded = {"configuration": {"vocab_size": 50304}} if name.startswith("gpt2") else {}
+    trace = triosim.model(name, batch_size=1, sequence_length=1024, **padded)
+    machine = triosim.system("dgx-a100", 8)
     run = both_of(tp=1, batch_size=2 * asked["micro_batches"], schedule="interleaved-1f1b", zero=3, **asked)
     found = outline_in_blocks(trace, machine, *run)
     job = job_facts(made := stage_job(price_job(trace, machine, *run)))

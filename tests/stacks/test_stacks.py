@@ -108,8 +108,8 @@ def test_launches_that_block_add_the_host_to_the_device() -> None:
 def test_a_host_that_waits_for_transfers_launches_anew_after_each() -> None:
     """What a stage computes first after a transfer starts an issue and a launch delay later than it could; gradients of
     a parameter that both stages have hold nothing up.  The second stage is little more than the head, so that its host
-    has nothing to launch ahead of."""
-    trace = triosim.model("gpt2", batch_size=1, sequence_length=1024)
+    has nothing to launch ahead of, and with a padded vocabulary its products are short."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=1024, configuration={"vocab_size": 50304})
     system = triosim.system("dgx-a100")
     took = {
         (n, host, waits): triosim.simulate(

@@ -87,6 +87,11 @@ FUSED_SOFTMAX_MULTIPLE = 4
 """Megatron-LM's fused softmax wants heads times samples of a device to be a multiple of this (``fused_softmax.py``)."""
 VOCABULARY = 50257
 """Of GPT-2's byte pairs, where a source trains GPT and does not say."""
+UNPADDED = ("nanoGPT", "DeepSpeed autotuning", "nanotron")
+"""Sources that take a vocabulary as it is, but for a multiple of the tensor-parallel ranks: nanoGPT when its README's
+times were measured (its author told of 50,304 tokens in February 2023, x.com/karpathy/status/1621578354024677377),
+GPT-2 of ``transformers``, and Nanotron (``make_vocab_size_divisible_by: int = 1``, ``config/config.py``).  Others pad
+it to a multiple of 128 for each rank.  Looked up after these rows had been seen too fast."""
 VOCABULARIES = {"Zero Bubble PP ICLR 2024 Table 4": 32004}
 """Of sources that tell it elsewhere.  Zero Bubble's scripts train with a SentencePiece model of their own
 (``examples/pretrain_zero_bubble.sh``), whose 32,004 tokens a later script of the same authors states; the published
@@ -229,6 +234,7 @@ class Row:
         image: height and width of a sample that is an image or latents of one; 0 for text.
         optimizer: as ``triosim.model`` takes it.
         documents: tokens of the documents that a sequence holds, as ``--packing`` takes them; empty for one.
+        part: of its source, where that has targets of their own for parts (:mod:`validation.judge.targets`).
     """
 
     id: str
@@ -252,6 +258,7 @@ class Row:
     image: int = 0
     optimizer: str = "adam"
     documents: str = ""
+    part: str = ""
 
     @property
     def judges(self) -> bool:
@@ -307,8 +314,25 @@ def _row(line: Mapping[str, str]) -> Row:
             "first": _first(line), "assumed": assumed, "lora": _adapters(line),
             **(_OF_IMAGES.get(source) or {"optimizer": "adam"}),
             "image": int(line["seq_len"]) if source in _OF_IMAGES else 0, "documents": DOCUMENTS.get(source, ""),
+            "part": _part(line),
         }
     )  # fmt: skip
+
+
+TO_8K, ABOVE_8K = "to 8,192 tokens", "above 8,192 tokens"
+PTD, ZERO_3 = "PTD-P", "ZeRO-3"
+PLAIN_1F1B = "1F1B without the 1.5B model"
+FOUNDRY = "MosaicML llm-foundry benchmarks"
+
+
+def _part(line: Mapping[str, str]) -> str:
+    """The part of its source that a row belongs to, where parts have targets of their own."""
+    if line["source"] == FOUNDRY:
+        return TO_8K if int(line["seq_len"]) <= 8192 else ABOVE_8K
+    if line["source"].endswith("SC'21 Table 2"):
+        return ZERO_3 if line["shard"].startswith("zero3") else PTD
+    plain = line["overlap"].endswith("1F1B") and _int(line, "vpp") == 1 and line["model"] != "GPT 1.5B"
+    return PLAIN_1F1B if line["source"].startswith("Zero Bubble") and plain else ""
 
 
 DOCUMENTS = {"NVIDIA NeMo 24.12 fine-tuning": "200"}
@@ -548,7 +572,8 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     source, tp = line["source"], _int(line, "tp")
     layers, width, heads = (int(line[name]) for name in ("layers", "hidden", "heads"))
     length, inner = int(line["seq_len"]), int(line["ffn_hidden"] or 4 * width)
-    vocabulary = math.ceil(_int(line, "vocab", VOCABULARIES.get(source, VOCABULARY)) / (128 * tp)) * 128 * tp
+    multiple = tp * (1 if source.startswith(UNPADDED) else 128)
+    vocabulary = math.ceil(_int(line, "vocab", VOCABULARIES.get(source, VOCABULARY)) / multiple) * multiple
     named = line["model"].lower()
     if line["model"] in PRESETS:
         return PRESETS[line["model"]]

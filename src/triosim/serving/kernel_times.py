@@ -60,6 +60,9 @@ parallelism (``determine_num_fused_shared_experts`` of its ``models/deepseek_v2.
 EXPERT_LAUNCHES = 6
 """Kernels that routed experts launch beside one: the choice of experts, two that sort tokens by them, a product, the
 activation and the sum (``fused_experts_impl`` of SGLang's ``layers/moe/fused_moe_triton/fused_moe.py``)."""
+_VOCABULARY_MULTIPLE = 64
+"""Engines pad the rows of an embedding, and so the columns of logits, to a multiple of it
+(``DEFAULT_VOCAB_PADDING_SIZE`` of vLLM's and SGLang's ``vocab_parallel_embedding.py``)."""
 TILE_ROWS = 64
 """Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
 
@@ -416,7 +419,7 @@ class ServingKernels:
         """Logits of so many positions in 16 bits, and a token of each: the sampler reads them as float32 and takes the
         largest."""
         n = np.asarray(sampled, np.float64)
-        own = self.model.vocabulary / self.tensor_parallel
+        own = math.ceil(self.model.vocabulary / _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE / self.tensor_parallel
         width = np.full(n.shape, self.model.width)
         product = gemm(n, np.full(n.shape, own), width, self.halves)
         logits = self._price(product, self.moved.products)

@@ -28,8 +28,10 @@ GEMM, STREAM = BY_NAME["gemm"], BY_NAME["stream"]
 
 
 def products(seed: int, count: int, dtype: str = "bfloat16", warm: bool = False):
+    """Products of any number of rows, of lengths that are multiples of 8, as those of networks are."""
     random = np.random.default_rng(seed)
-    return gemm(*(np.exp2(random.uniform(low, 14, count)).round() for low in (0, 5, 5)), dtype, warm=warm)
+    m, n, k = (np.exp2(random.uniform(low, 14, count)) for low in (0, 5, 5))
+    return gemm(m.round(), *((size / 8).round() * 8 for size in (n, k)), dtype, warm=warm)
 
 
 def elementwise(seed: int, count: int) -> Stream:

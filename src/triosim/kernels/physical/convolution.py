@@ -45,7 +45,7 @@ from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants, fallbacks, gemm
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.convolution import ConvolutionCalls
-from triosim.kernels.work.gemm import Gemm
+from triosim.kernels.work.gemm import VECTOR, Gemm
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -279,7 +279,9 @@ def _or_channels_last(
             k = _steps(own, p.deep[at] * together, c) * taps
         a, b, result = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
         never = np.zeros(len(at), bool)
-        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never, never)
+        products = Gemm(
+            m, n, k, batch, own.dtype, a, b, result, never, never, never, never, never, np.full(len(m), VECTOR)
+        )  # fmt: skip
         found = gemm.predict(products, chip.device, gemm.load().constants).seconds
         seconds[at] = np.minimum(seconds[at], found)
     return seconds

@@ -58,7 +58,7 @@ from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.physical.stream import INLINE_ECC, delivered
-from triosim.kernels.work.gemm import Gemm, gemm
+from triosim.kernels.work.gemm import VECTOR, Gemm, gemm
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -362,8 +362,7 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
         InputError: the device has no compute peak or no memory bandwidth.
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
-    loose = misaligned(work, device)
-    for kind, at_kind in _kinds(work, loose):
+    for kind, at_kind in _kinds(work, device):
         chip = silicon(device, "float32" if kind.loose else DTYPES[kind.dtype])
         own = constants[TUNED if kind.tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
         own = replace(own, dispatch=None) if kind.library else own
@@ -377,12 +376,18 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
             continue
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
-            seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit])
+            seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit], kind.narrow)
     return KernelPredictions(seconds, limit)
 
 
-_LOAD = 8
-"""Elements of 16 bits that a thread loads at once, 16 bytes."""
+NARROW = 570.0
+"""FLOP a cycle and compute unit of kernels whose loads are narrower than 16 bytes, if nothing else bound them.
+
+Between two that were published: 588 columns instead of 592 take an H100 at 1,200 MHz from 347 to 98 TFLOP/s
+(m87-labs/kestrel, pull request 143), sizes that are odd an RTX 4090 from 156 to some 112 (pytorch/pytorch, issue
+181718).  With the square law of :func:`_call` these are 647 and 500, of which this is the geometric mean."""
+NARROW_SPREAD = 0.26
+"""Natural logarithm of the one over the other."""
 
 
 def misaligned(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
@@ -393,31 +398,49 @@ def misaligned(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
     BigScience's chronicle of BLOOM (train/tr11-176B-ml/chronicles-prequel.md) has iterations of 104 to 110 s with heads
     of 216 and 144 and of 147 to 154 s with heads of 108, all else equal.
     """
+    return _halves(work, device) & (work.batch > 1) & (work.aligned < VECTOR)
+
+
+def narrowly_loaded(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
+    """Single products of 16 bits whose rows do not begin where a wide load may, as with a vocabulary of 50,257.
+
+    Since cuBLAS 11 they run on matrix units all the same, in kernels that load fewer bytes at a time (``align1``,
+    ``align2`` in their names), of which those since Hopper have none that use its own instructions.  Asynchronous
+    copies, which kernels of Ampere and of workstations since load by, take 8 bytes as well as 16.
+    """
+    least = VECTOR / 2 if generation_of(device).startswith("sync") else VECTOR
+    return _halves(work, device) & (work.batch == 1) & (work.aligned < least)
+
+
+def _halves(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
+    """Products of 16 bits by NVIDIA's libraries."""
     if device.vendor != "NVIDIA":
         return np.zeros(len(work), bool)
-    halves = np.isin(work.dtype, [DTYPE_CODE["float16"], DTYPE_CODE["bfloat16"]])
-    return np.asarray(halves & (work.batch > 1) & ((work.k % _LOAD != 0) | (work.n % _LOAD != 0)))
+    return np.isin(work.dtype, [DTYPE_CODE["float16"], DTYPE_CODE["bfloat16"]])
 
 
 class _Kind(NamedTuple):
-    """Products that run in the same kernels: element type, whether misaligned, tuned, and a library's."""
+    """Products that run in the same kernels: element type, whether misaligned, narrowly loaded, tuned, a library's."""
 
     dtype: int
     loose: bool
+    narrow: bool
     tuned: bool
     library: bool
 
 
-def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> Iterator[tuple[_Kind, NDArray[np.bool_]]]:
+def _kinds(work: Gemm, device: Accelerator) -> Iterator[tuple[_Kind, NDArray[np.bool_]]]:
     """Each kind that there is, and which products are of it."""
-    columns = (work.dtype, loose, work.tuned, work.library)
+    columns = (work.dtype, misaligned(work, device), narrowly_loaded(work, device), work.tuned, work.library)
     for kind in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
         yield _Kind(*kind), np.all([column == value for column, value in zip(columns, kind, strict=True)], axis=0)
 
 
-def _seconds(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
+def _seconds(
+    work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float, narrow: bool
+) -> tuple[NDArray, NDArray]:
     """Time of each product, and what binds it."""
-    call = _call(work, chip, c, reference)
+    call = _call(work, chip, c, reference, narrow)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
     if c.dispatch:
         single = many = (tuple(sorted({tile for _, _, tile in c.dispatch.tiles})),)
@@ -491,7 +514,7 @@ class _Call:
     lose_b: NDArray
 
 
-def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float) -> _Call:
+def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float, narrow: bool = False) -> _Call:
     a = work.batch * work.m * work.k * work.a_bytes
     b = work.batch * work.k * work.n * np.where(work.sparse & (chip.sparsity > 1), _kept(work.b_bytes), work.b_bytes)
     out = work.batch * work.m * work.n * work.c_bytes
@@ -499,6 +522,8 @@ def _call(work: Gemm, chip: DeviceParameters, c: GemmConstants, reference: float
     miss = np.where(work.warm, _gone(((a + b + out) / kept) ** CYCLE), 1.0)
     miss = miss + (1.0 - miss) / _CACHE_OVER_MEMORY
     rate = sustained(chip, c, reference) * chip.part / chip.units
+    if narrow:
+        rate = (rate**-2.0 + (NARROW * chip.clock) ** -2.0) ** -0.5
     tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
     best = _SATURATED
     if halved(chip, reference):
@@ -694,10 +719,12 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
         fitted: the constants it was predicted with.
     """
     out = np.empty(len(work))
-    family, generation, loose = family_of(device), generation_of(device), misaligned(work, device)
-    for kind, at in _kinds(work, loose):
+    family, generation = family_of(device), generation_of(device)
+    for kind, at in _kinds(work, device):
         unit = multiplication(device, "float32" if kind.loose else DTYPES[kind.dtype]).unit
         of = fitted.spread[TUNED if kind.tuned and unit == "narrow" else unit]
         known = family if unit == "simt" else generation
         out[at] = (of.seen if known in of.families else of.unseen)[limit[at]]
+        if kind.narrow:
+            out[at] = np.hypot(out[at], NARROW_SPREAD)
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)

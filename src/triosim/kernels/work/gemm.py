@@ -13,6 +13,9 @@ from triosim.operators import ROWS, SCALES, ProductWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
+VECTOR = 16.0
+"""Bytes that a thread loads at once at most."""
+
 
 @dataclass(frozen=True)
 class Gemm:
@@ -30,6 +33,8 @@ class Gemm:
             those that serving stacks run on activations with a scale for each token.
         library: whether products of 8 bits run in a library's kernels, which has whichever tile is fastest, and not in
             those that an engine brings along, of which it is known what they take.
+        aligned: bytes of which the beginnings of all rows of A, B and C, as they lie in memory, are multiples; at most
+            :data:`VECTOR`.
     """
 
     m: NDArray[np.float64]
@@ -45,6 +50,7 @@ class Gemm:
     sparse: NDArray[np.bool_]
     tuned: NDArray[np.bool_]
     library: NDArray[np.bool_]
+    aligned: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.m)
@@ -68,7 +74,8 @@ def gemm(
     casts: bool = False, weights: str | None = None, sparse: bool = False, tuned: bool = False,
     library: bool = False,
 ) -> Gemm:  # fmt: skip
-    """Products of one element type; C has 16 bits where A and B have fewer.
+    """Products of one element type; C has 16 bits where A and B have fewer, and rows of A and of B or its transpose,
+    which is how weights lie, are ``k`` or ``n`` long.
 
     Args:
         m, n, k, batch: as in :class:`Gemm`; what is the same in all rows may be a single number.
@@ -90,7 +97,7 @@ def gemm(
     return Gemm(
         rows, columns, depth, products, column(code, np.int8), column(item, float), column(stored, float),
         column(max(item, 2.0), float), column(warm, bool), column(casts, bool), column(sparse, bool),
-        column(tuned, bool), column(library, bool),
+        column(tuned, bool), column(library, bool), _alignment(item, columns, depth),
     )  # fmt: skip
 
 
@@ -115,7 +122,47 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
     # to CUTLASS's kernels, as they do serving stacks (aten/src/ATen/native/cuda/RowwiseScaledMM.cu)
     tuned = np.isin(dtype, _EIGHT) & ~scaled_by_rows(trace, rows)
     code, out = dtype.astype(np.int8), np.maximum(item, 2.0)
-    return Gemm(m, n, k, batch, code, item, stored, out, no, no, no, tuned, no), times
+    aligned = _alignment(item, *_row_lengths(trace, rows, m, n, k, batch))
+    return Gemm(m, n, k, batch, code, item, stored, out, no, no, no, tuned, no, aligned), times
+
+
+def _alignment(item: NDArray[np.float64] | float, *lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bytes of which multiples of all these numbers of elements are multiples, at most :data:`VECTOR`."""
+    out = np.full(len(lengths[0]), VECTOR)
+    for length in lengths:
+        size = length * item
+        whole = (length == np.floor(length)) & (length > 1)  # what has one element, or is no real length, binds nothing
+        two = np.where(whole, size, VECTOR).astype(np.int64)
+        out = np.minimum(out, (two & -two).astype(np.float64))
+    return out
+
+
+_TURNS = ("aten::t", "aten::transpose")
+_LEFT, _RIGHT = ("self", "mat1", "input"), ("mat2", "other")
+
+
+def _row_lengths(
+    trace: Trace, rows: NDArray[np.int64], m: NDArray, n: NDArray, k: NDArray, batch: NDArray
+) -> tuple[NDArray[np.float64], ...]:
+    """Elements of a row of A, of B and of C, as they lie in memory.
+
+    C's are ``n`` long.  A's are ``k`` long, and ``m`` where A is what an operator before has turned, as gradients are
+    for the product that makes a weight's; B's are ``n`` long, and ``k`` where it is turned or a layer's weight.
+    """
+    left, right = k.copy(), np.where(batch > 1, n, k)
+    single = np.flatnonzero((batch == 1) & ((m % 8 != 0) | (n % 8 != 0) | (k % 8 != 0)))
+    if len(single):
+        operators = trace.operators
+        turns = np.flatnonzero(np.array([name in _TURNS for name in operators.name], bool))
+        turned = set(operators.outputs.take(turns).values.tolist())
+        inputs, roles = operators.inputs.take(rows[single]), operators.roles.take(rows[single])
+        for at, value, role in zip(inputs.rows().tolist(), inputs.values.tolist(), roles.values.tolist(), strict=True):
+            row, name = single[at], operators.role_names[role]
+            if name in _LEFT and value in turned:
+                left[row] = m[row]
+            elif name in _RIGHT and value not in turned:
+                right[row] = n[row]
+    return left, right, n
 
 
 _EIGHT = (DTYPE_CODE["float8_e4m3fn"], DTYPE_CODE["float8_e5m2"])
