@@ -86,12 +86,12 @@ def _one(case: dict, runs: int, data: Path) -> dict:
         system = triosim.system(devices=case["devices"], topology="ring", link="25GB/s", latency="1us")
         plan = triosim.Plan()
     models = triosim.Fidelity(fold=case.get("fold", True))
-    engine = []
+    plays: list[tuple[int, float]] = []
 
     def timed(*given: Any) -> GraphRun:
         began = time.process_time()
         played = play(*given)
-        engine.append(time.process_time() - began)
+        plays.append((len(given[0]), time.process_time() - began))
         return played
 
     for module in (playing, prefixed_run):
@@ -107,6 +107,8 @@ def _one(case: dict, runs: int, data: Path) -> dict:
             kind.append(time.process_time() - began)
         for kept in (prepare._WRITTEN, playing._LOWERED, playing._PLAYED, playing._SHORT):
             kept.forget()
+    most = max(tasks for tasks, _ in plays)  # every rank by itself is played folded before
+    engine = [seconds for tasks, seconds in plays if tasks == most]
     return {
         "iteration_time_s": result.iteration_time_s,
         "tasks": result.simulation.tasks,

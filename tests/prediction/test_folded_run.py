@@ -1,4 +1,4 @@
-"""The interval of every rank by itself is that of ranks folded."""
+"""Every rank by itself: what is played, and drawn for the interval, is folded where that is the same."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import triosim
 from triosim import Fidelity, Plan
+from triosim.engine.play import play
 from triosim.prediction import playing, simulate, uncertainty
 from triosim.prediction.folded_run import folded
 
@@ -48,3 +49,34 @@ def test_ranks_that_did_not_do_the_same_are_not_folded(monkeypatch: pytest.Monke
     run = replace(found.run, played=replace(found.run.played, finish=finish))
     assert np.unique(run.alike).size == np.unique(found.run.alike).size + 1
     assert folded(job, communication, run, found.played, found.amount) is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "slow"),
+    [(Plan(tp=4), "auto"), (Plan(tp=4, pp=2, micro_batches=4, batch_size=8), "auto"), (Plan(), 1.6), (Plan(tp=8), 40)],
+)
+def test_only_the_last_play_is_of_every_rank(monkeypatch: pytest.MonkeyPatch, plan: Plan, slow: str | float) -> None:
+    """What went before is played folded; also where so slow a one does not come to an end of it in time."""
+    trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 4})
+    system = triosim.system("dgx-h100", nodes=16)
+    played: list[int] = []
+
+    def counting(graph, *rest):
+        played.append(len(graph))
+        return play(graph, *rest)
+
+    def simulated(fewest: int):
+        playing._PLAYED.forget()
+        played.clear()
+        monkeypatch.setattr(playing, "FEWEST_TASKS", fewest)
+        return triosim.simulate(trace, system, plan, Fidelity(fold=False, interference=slow), fit=False)
+
+    monkeypatch.setattr(playing, "play", counting)
+    whole = simulated(1 << 40)
+    every, often = max(played), len(played)
+    assert played == [every] * often
+    assert often > 1
+    known = simulated(0)
+    assert [tasks for tasks in played if tasks == every] == [every]
+    assert len(played) == often + 1
+    assert known.to_dict() == whole.to_dict()
