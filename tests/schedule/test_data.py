@@ -14,7 +14,7 @@ from triosim import Plan, PlanError
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.passes.fuse import by_bytes
 from triosim.schedule.program import STREAMS, Op
-from triosim.trace.tables import Category
+from triosim.trace.tables import Category, Phase
 
 WEIGHT = 128 * 128 * 4
 
@@ -111,3 +111,18 @@ def test_dataparallel_moves_everything_through_device_0(devices: int) -> None:
     first, others = result.devices
     assert (first.rank, first.count, others.count) == (0, 1, devices - 1)
     assert others.busy_s < first.busy_s
+
+
+@pytest.mark.parametrize("rules", [[], ["sequence"]])
+def test_gradients_are_reduced_beside_the_backward_where_norms_are_divided_along_the_sequence(rules: list[str]) -> None:
+    """The weights of norms are exchanged among tensor-parallel ranks then, which only their own buckets wait for."""
+    trace = triosim.model("gpt2", sequence_length=1024)
+    system = triosim.system("hgx-h100", at_least=16)
+    plan = Plan(dp=4, tp=4, batch_size=64, parallelism=rules)
+    timeline = triosim.simulate(trace, system, plan, fit=False).timeline
+    found = timeline.slices
+    mine = found.rank == 0
+    backward = mine & (found.phase == Phase.BACKWARD) & (found.stream == STREAMS.index("compute"))
+    reduced = mine & (found.stream == STREAMS.index("dp"))
+    began, ended = found.begin[backward].min(), found.end[backward].max()
+    assert found.begin[reduced].min() < (began + ended) / 2

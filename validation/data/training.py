@@ -454,6 +454,8 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     "Colossal-AI on H200": lambda line: {"attention": "flash2", "norms": "one"},
     "Optimum Habana on Gaudi 2": lambda line: {"attention": "unfused"},
     "nanochat": lambda line: {"clip": True},
+    "NVIDIA NeMo 25.04 performance summary": lambda line: _facts_of_nemo_25(line),
+    "NVIDIA NeMo 25.07 performance summary": lambda line: _facts_of_nemo_25(line),
 }  # fmt: skip
 """What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
 predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
@@ -467,6 +469,17 @@ def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:
     if "MaxText" in line["source"]:
         return {"attention": "cudnn"}
     return {"gradients": "parameter-fused"} if line["model"] in SUMMED_IN_16_BITS else {}
+
+
+def _facts_of_nemo_25(line: Mapping[str, str]) -> dict[str, Any]:
+    """What NeMo's performance scripts of 2025 set (read after the first predictions): in 8 bits gradients are added up
+    and reduced in 16, by the product itself unless sharded (``grad_reduce_in_fp32 = False``,
+    ``gradient_accumulation_fusion``, scripts/performance/helpers.py), and four models run as CUDA graphs
+    (``recommended_model_configs``), in which nothing runs again."""
+    found: dict[str, Any] = {"gradients": "parameter" if line["shard"] == "zero3" else "parameter-fused"}
+    if "CUDA graphs" in line["notes"]:
+        found["host"] = "graph"
+    return found
 
 
 def _facts_of_mlperf(line: Mapping[str, str]) -> dict[str, Any]:
@@ -638,6 +651,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["offload"] = ("activations",)
     if "Bridge" in line["source"] and bridge.offloaded(line):
         plan["offload"] = (f"activations:{bridge.offloaded(line)}",)
+    if sent := re.search(r"activations of (\d+) layers on the host", line["notes"]):
+        plan["offload"] = (f"activations:{sent[1]}",)
     if line["source"].startswith("cuDNN"):
         plan["optimizer"] = "sgd,momentum=off"
     if line["source"] == "nanochat":
