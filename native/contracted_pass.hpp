@@ -359,7 +359,7 @@ private:
 
 // Steps of a script, see triosim/search/pass_script.py.
 enum class StepKind : std::int64_t { receive, lead, call, copy, play, work, send, follow, aside, reduce, ready };
-constexpr std::int32_t EXCHANGED = -2, COMPLETE = -3;
+constexpr std::int32_t COMPLETE = -2;
 
 struct PassStep {
     std::int64_t kind, one, two, stream, port;
@@ -438,7 +438,8 @@ public:
     std::int64_t host = 0, reduces = -1;
     double waiting_exposed = 0;
 
-    PassRun(const PassChain& of, const PassScript& script) : of_(of), script_(script) {
+    PassRun(const PassChain& of, const PassScript& script)
+        : of_(of), script_(script), exchanged_(script.once.size(), -1) {
         for (std::size_t step = 0; step < script.steps.size(); ++step) last_.push_back(run(step));
         if (reduces < 0) reduces = static_cast<std::int64_t>(facts.size());
     }
@@ -450,10 +451,12 @@ private:
     const PassChain& of_;
     const PassScript& script_;
     std::vector<std::int64_t> last_;  // row of each step
-    std::int64_t exchanged_ = -1, complete_ = -1;
+    std::int64_t complete_ = -1;
+    std::vector<std::int64_t> exchanged_;  // row in which each collective of `once` ends, -1 before
     std::vector<PlayedChain> played_;  // the operators that run, no more than one
     std::size_t first_ = 0;
-    std::int64_t issues_ = 0, exchanges_ = 0, left_ = 0, sending_ = 0, since_ = 0;
+    std::vector<std::int64_t> exchanges_;  // when each of these ends
+    std::int64_t issues_ = 0, free_ = 0, left_ = 0, sending_ = 0, since_ = 0;
     UnderWay under_way_;
     std::vector<std::int64_t> waits_;
 
@@ -461,9 +464,7 @@ private:
         const PassStep& step = script_.steps[number];
         waits_.clear();
         for (const std::int32_t other : script_.before[number]) {
-            const auto row = other == EXCHANGED  ? exchanged_
-                             : other == COMPLETE ? complete_
-                                                 : last_[static_cast<std::size_t>(other)];
+            const auto row = other == COMPLETE ? complete_ : last_[static_cast<std::size_t>(other)];
             if (row >= 0) waits_.push_back(row);
         }
         const auto one = static_cast<std::size_t>(step.one), two = static_cast<std::size_t>(step.two);
@@ -471,6 +472,12 @@ private:
             case StepKind::receive: return port(step, RECEIVES, -1, 0);
             case StepKind::lead: return port(step, SENDS, EARLY_STREAM, of_.chain.call[one]);
             case StepKind::call: {
+                for (const std::int32_t call : script_.late[number]) {
+                    const auto found = std::ranges::find(script_.once, call);
+                    if (found == script_.once.end()) continue;
+                    const auto row = exchanged_[static_cast<std::size_t>(found - script_.once.begin())];
+                    if (row >= 0) waits_.push_back(row);
+                }
                 host += of_.chain.call_issue;
                 const auto delay = host - of_.chain.call_issue;
                 return add({COLLECTIVE, step.stream, script_.times[2 * one + 1], script_.times[2 * one], 0, 0, 0, 0, 0, 0},
@@ -499,7 +506,9 @@ private:
                 complete_ = waits_.empty() ? -1 : waits_.back();
                 if (left_) {
                     waits_.clear();
-                    exchanged_ = complete_ = add({COMPUTES, COMPUTE_STREAM, -1, left_, 0, 0, 0, 0, left_, 0}, 0);
+                    complete_ = add({COMPUTES, COMPUTE_STREAM, -1, left_, 0, 0, 0, 0, left_, 0}, 0);
+                    for (std::size_t k = 0; k < exchanges_.size(); ++k)
+                        if (exchanges_[k] > free_) exchanged_[k] = complete_;
                 }
                 return -1;
             case StepKind::ready: return port(step, SENDS, step.stream, 0);
@@ -559,8 +568,13 @@ private:
         issues_ = host - of_.chain.call_issue;
         host += played().host;
         waiting_exposed = std::max(waiting_exposed, played().waiting_exposed);
-        exchanges_ = script_.final ? played().ended(script_.once) : 0;
-        left_ = std::max<std::int64_t>(exchanges_ - played().at(last - first), 0);
+        exchanges_.clear();
+        free_ = played().at(last - first), left_ = 0;
+        if (script_.final)
+            for (const std::int32_t& call : script_.once) {
+                exchanges_.push_back(played().ended({&call, 1}));
+                left_ = std::max(left_, exchanges_.back() - free_);
+            }
         return -1;
     }
 
@@ -572,12 +586,13 @@ private:
         if (script_.fine) {
             const auto segments = played().segments(place - first_, mark - first_);
             const auto row = work(segments, 0, segments.size(), delay);
-            if (from < exchanges_) {
-                const auto count = static_cast<std::int64_t>(segments.size());
+            const auto count = static_cast<std::int64_t>(segments.size());
+            for (std::size_t k = 0; k < exchanges_.size(); ++k) {
+                if (from >= exchanges_[k]) continue;
                 std::int64_t reached = 0, sum = 0;
-                while (reached < count && (sum += segments[static_cast<std::size_t>(reached)].ticks) < exchanges_ - from)
+                while (reached < count && (sum += segments[static_cast<std::size_t>(reached)].ticks) < exchanges_[k] - from)
                     ++reached;
-                exchanged_ = row - count + std::min(reached + 1, count);
+                exchanged_[k] = row - count + std::min(reached + 1, count);
             }
             return row;
         }

@@ -43,7 +43,6 @@ from triosim.search.pass_script import (
     COMPLETE,
     COMPUTE_STREAM,
     EARLY_STREAM,
-    EXCHANGED,
     SEND_STREAM,
     GradientsReady,
     PassScript,
@@ -321,7 +320,8 @@ class PassRun:
         self.made = ContractedPass()
         self.port: list[int] = []  # of each row that leads somewhere
         self.row = list[int]()  # the last of each step
-        self.exchanged = self.complete = -1  # rows, see EXCHANGED and COMPLETE
+        self.complete = -1  # see COMPLETE
+        self.exchanged: dict[int, int] = {}  # row in which each collective of complete gradients ends
         self.reduces = -1
         self.rows: list[int] = script.rows.tolist()
         self.under_way: dict[int, CallSpan] = {}  # collectives between operators that have not ended
@@ -336,14 +336,14 @@ class PassRun:
         }  # fmt: skip
         columns = zip(script.steps.tolist(), script.before.lists(), script.late.lists(), strict=True)
         for (kind, one, two, stream, port), waits, late in columns:
-            named = {EXCHANGED: self.exchanged, COMPLETE: self.complete}
-            before = [named[step] if step < 0 else self.row[step] for step in waits]
+            before = [self.complete if step == COMPLETE else self.row[step] for step in waits]
             if kind in steps:
                 row = steps[StepKind(kind)](one, two, port, before)
             elif kind == StepKind.RECEIVE:
                 row = self._port(RowKind.RECEIVE, -1, 0, before, port)
             elif kind == StepKind.CALL:
                 ticks, label = times[one]
+                before += [self.exchanged[call] for call in late if call in self.exchanged]
                 self.made.host += self.chain.launch
                 host_delay = self.made.host - self.chain.launch  # from the release, one launch after the host begins
                 row = self.made.add(RowKind.COLLECTIVE, stream, ticks, before, label=label, host_delay=host_delay)
@@ -401,8 +401,8 @@ class PassRun:
         self.issues = self.made.host - self.chain.launch  # from the release of the pass
         self.made.host += chained.host
         self.made.waiting_exposed = max(self.made.waiting_exposed, chained.waiting_exposed)
-        self.exchanges = chained.ended(self.script.once.tolist()) if self.script.final else 0
-        self.left = max(self.exchanges - chained.at(last - first), 0)  # after the last operator
+        self.once = {call: chained.ended([call]) for call in self.script.once.tolist()} if self.script.final else {}
+        self.left = max(max(self.once.values(), default=0) - chained.at(last - first), 0)  # after the last operator
         return -1
 
     def _work(self, place: int, mark: int, port: int, before: list[int]) -> int:
@@ -415,8 +415,10 @@ class PassRun:
             self._port(RowKind.SEND, EARLY_STREAM, 0, [row], port)
             return self.made.work(segments[1:], (), host_delay)
         row = self.made.work(segments, before, host_delay)
-        if fine and chained.at(place - first) < self.exchanges:
-            self.exchanged = row - len(segments) + _reached(segments, self.exchanges - chained.at(place - first))
+        if fine:
+            begin, before_it = chained.at(place - first), row - len(segments)
+            later = {call: ended - begin for call, ended in self.once.items() if begin < ended}
+            self.exchanged.update({call: before_it + _reached(segments, ticks) for call, ticks in later.items()})
         return row
 
     def _coarse(self, place: int, mark: int) -> list[ChainSegment]:
@@ -446,15 +448,16 @@ class PassRun:
         self.reduces, (self.complete,) = len(self.made.kind), before
         if self.left:
             self.complete = self.made.add(RowKind.COMPUTE, COMPUTE_STREAM, self.left, exposed=self.left)
-            self.exchanged = self.complete
+            free = self.chained.at(len(self.chained.free))
+            self.exchanged.update({call: self.complete for call, ended in self.once.items() if ended > free})
         return -1
 
 
 def _last(made: ContractedPass, before: list[int]) -> list[int]:
-    """Of what a row waits for the last of each stream, which are in order."""
+    """Of what a row waits for the last of each stream."""
     if len(before) < 2:
         return before
-    of_stream = {made.stream[b]: b for b in before if made.kind[b] != RowKind.RECEIVE}
+    of_stream = {made.stream[b]: b for b in sorted(before) if made.kind[b] != RowKind.RECEIVE}
     return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == RowKind.RECEIVE)})
 
 

@@ -76,7 +76,7 @@ class StepKind(IntEnum):
     LEAD = 1
     """A collective (number of the chain) that waits for no operator of the pass."""
     CALL = 2
-    """A collective of another axis than that which divides operators (row of the transfers)."""
+    """A collective of another axis than that which divides operators (row of the transfers); it waits for ``late``."""
     COPY = 3
     """What is gathered is copied out, or in: ticks, and whether a gap follows."""
     PLAY = 4
@@ -95,9 +95,8 @@ class StepKind(IntEnum):
     """Something else is told that gradients are there."""
 
 
-NOTHING, EXCHANGED, COMPLETE = -1, -2, -3
-"""What steps wait for besides others: nothing, the row in which complete gradients have been exchanged along the axis
-that divides operators, and the last row before gradients are reduced."""
+NOTHING, COMPLETE = -1, -2
+"""What steps wait for besides others: nothing, and the last row before gradients are reduced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ class PassScript:
         rows: its operators, in order, int32.
         steps: kind, two numbers, stream and row of ``ports`` of each (-1 for none), shape ``(steps, 5)``, int64.
         before: earlier steps that each waits for, the work until where it is for :attr:`StepKind.REDUCE`, int32.
-        late: collectives (numbers of the chain) whose bytes are part of what each sends, int32.
+        late: collectives (numbers of the chain) whose bytes are part of what each sends, or reduces, int32.
         ports: where steps lead that send or receive.
         transfers: collectives of other axes, and rows of the boundaries of what is sent.
         called: collectives (numbers of the chain) that its operators call.
@@ -331,12 +330,16 @@ class _ScriptWriter:
                     self._take_over()
                     reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
         for group, place in zip(groups, ready, strict=True):
-            before, stream, step = [self.ended[place], EXCHANGED], DATA_STREAM, NOTHING
+            storages = {gradient.storage for gradient in group}
+            exchanged = [call for call in sorted(job.once) if job.exchanged_storage(call) in storages]
+            before, stream, step = [self.ended[place]], DATA_STREAM, NOTHING
             for what, axis, parts in job.reductions(group[0].parameter):
                 step = self._call((what, -(-total_bytes(group) // parts), axis), stream, before)
+                if stream == DATA_STREAM:
+                    self.late[step] = exchanged
                 before, stream = [step], REPLICA_STREAM
             if step != NOTHING:
-                reduced.update({gradient.storage: step for gradient in group})
+                reduced.update(dict.fromkeys(storages, step))
         away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
         waits = [step for storage, step in reduced.items() if storage not in away]
         chunk = self.part.chunk
