@@ -110,7 +110,7 @@ def test_plans_that_do_not_fit_name_the_nearest_that_do(fields: dict, devices: i
         ({"dp_style": "horovod"}, "dp-style must be 'ddp' or 'dataparallel'"),
         ({"dp_style": "dataparallel", "tp": 2}, "cannot be combined with tp 2"),
         ({"dp_style": "dataparallel", "micro_batches": 2}, "in one piece"),
-        ({"places": {"weight": "moon"}}, "'moon' is no place"),
+        ({"places": {"weight": "moon"}}, "place weight='moon' is no place"),
         ({"places": {"activation": "host"}}, "'activation' cannot be placed"),
         ({"pp": 3, "stages": ("a",)}, "stages names 1 cut(s) but pp 3 needs 2"),
         ({"batch_size": 10, "micro_batches": 4}, "nearest that do are 2 or 5"),

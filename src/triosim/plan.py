@@ -22,6 +22,8 @@ WORKLOAD, DIVISION, BATCH, MEMORY = "Workload", "How it is divided", "Batch", "M
 
 Count = Annotated[int, ValueRange(1, MOST)]
 Options = Mapping[str, str | bool | int | float]
+ModuleStyle = Literal["colwise", "rowwise", "gather", "vocab", "replicate"]
+"""How tensor parallelism divides a module."""
 PLACES = "host, nvme, pool or device:N"
 
 
@@ -140,7 +142,7 @@ class Plan(ValidatedFields):
     tp_style: Literal["megatron", "gather"] = asked(
         "megatron", DIVISION, "STYLE", "megatron (column, then row) or gather (every layer) (default megatron)."
     )
-    tp_plan: Mapping[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = asked(
+    tp_plan: Mapping[str, ModuleStyle] | None = asked(
         None, DIVISION, "FILE", "TOML, YAML or JSON: module pattern -> colwise, rowwise, gather, vocab or replicate.",
         text=True, offers="files",
     )  # fmt: skip
@@ -263,7 +265,7 @@ class Plan(ValidatedFields):
                 )
             number = place.removeprefix("device:")
             if place not in ("host", "nvme", "pool") and not (place.startswith("device:") and number.isdigit()):
-                raise PlanError(f"{quoted(place)} is no place; use {PLACES}")
+                raise PlanError(f"place {category}={quoted(place)} is no place; use {PLACES}")
 
     @classmethod
     def unknown(cls, name: str, known: Iterable[str]) -> InputError:

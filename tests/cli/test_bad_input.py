@@ -53,7 +53,10 @@ def trace(tmp_path_factory) -> Path:
         (("--host", "butler"), "host must be"),
         (("--operator-times", "crystal-ball"), "unknown operator model"),
         (("--place", "weight"), "weight=host"),
-        (("--place", "weight=moon"), "is no place"),
+        (("--place", "weight=moon"), "place weight='moon' is no place"),
+        (("--compare", "tp"), "--compare 'tp': give a name and values, for example tp=4,pp=2"),
+        (("--timeline", "steps.txt"), "--timeline 'steps.txt': give a name that ends in .pftrace, .json, .json.gz"),
+        (("--tokens", "1e40"), "--tokens '1e40' is out of all proportion"),
         (("--place", "weight=host"), "--host-link"),
         (("--pp", "2", "--stages", "layer99", "--link", "1GB/s"), "no module 'layer99'"),
         (("--pp", "2", "--stages", "layer1,layer2", "--link", "1GB/s"), "needs 1"),
@@ -112,6 +115,7 @@ def test_a_workload_that_is_not_there(name: str, words: str) -> None:
             "at most 31324 fit",
         ),
         (("explore", "eyeriss", "examples/accelerator/layer.toml", "--chart", "x.png"), "ends in .svg"),
+        (("cost", "--device", "A100", "--hours", "1e300"), "--hours '1e300' is out of all proportion"),
         (
             ("search", "gpt2", "--system", "dgx-h100", "--under", "batch=64", "--price", "0", "--objective",
              "tokens-per-dollar"),
@@ -123,6 +127,12 @@ def test_what_does_not_go_together_is_a_sentence(words: tuple[str, ...], says: s
     done = run(*words, code=2)
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_plan_of_modules_is_told_with_its_file_and_the_module(tmp_path: Path) -> None:
+    (tmp_path / "styles.toml").write_text('"*.c_fc" = 3\n')
+    words = ("--device", "A100", "--devices", "2", "--link", "1GB/s", "--tp", "2", "--tp-plan", "styles.toml")
+    assert "styles.toml: '*.c_fc' cannot be 3: give one of" in run("train", "gpt2", *words, cwd=tmp_path, code=2).stderr
 
 
 def test_post_training_reads_what_a_configuration_is_of_and_not_what_it_is_called(tmp_path: Path) -> None:

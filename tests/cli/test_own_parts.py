@@ -227,6 +227,7 @@ class Own(Sharing):
         ("solver", "{}", "Stuck: 2 of 18 tasks never start or never end"),
         ("solver", "{99: 1}", "KeyError: 99, after own.py was used"),
         ("solver", "{f.number: 0.5 for f in joined}", "gave a transfer the rate 0.5"),
+        ("solver", "{f.number: 10**18 for f in joined}", "1/1024 byte per second: give at most what the link has"),
     ],
 )  # fmt: skip
 def test_an_answer_that_cannot_be_is_refused(folder: Path, tmp_path: Path, part: str, answer: str, words: str) -> None:

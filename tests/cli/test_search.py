@@ -95,7 +95,7 @@ def test_what_makes_no_sense_is_one_sentence(words: tuple[str, ...], said: str) 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--nodes", "1", "--under", "batch=0"), "give --under batch=N"),
+        (("--nodes", "1", "--under", "batch=0"), "--under batch must be at least 1, got 0"),
         (("--nodes", "1", "--under", "memory=1GB"), "give --under batch=N"),
         (
             ("--devices", "12", "--under", "batch=8"),

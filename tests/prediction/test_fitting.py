@@ -16,7 +16,7 @@ from tests.traces import chain
 from triosim import Plan
 from triosim.cli.main import app
 from triosim.core.errors import InputError
-from triosim.prediction.largest_batch import last_that_fits
+from triosim.prediction.largest_batch import LARGEST, last_that_fits
 
 SMALL = {"sequence_length": 256, "precision": "float32"}
 
@@ -32,6 +32,14 @@ def test_the_search_finds_the_last_that_fits_whatever_the_curve(last: int, start
 
     assert last_that_fits(beyond, start, beyond(start)) == last
     assert len(tried) <= 45
+
+
+@pytest.mark.parametrize("start", [1, LARGEST, 10**9])
+@pytest.mark.parametrize("last", [0, 631, LARGEST + 5, 10**9])
+def test_the_search_ends_at_the_largest_that_anybody_asks_for(start: int, last: int) -> None:
+    """What was asked for is far beyond that: the answer is still one that fits."""
+    found = last_that_fits(lambda number: 100 * (number - last), start, 100 * (start - last))
+    assert found == (last if start > last or last <= LARGEST else max(start, LARGEST))
 
 
 def test_on_a_line_few_tries_are_enough() -> None:

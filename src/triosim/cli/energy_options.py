@@ -219,11 +219,16 @@ def price_of(text: str | None) -> float | None:
     return value
 
 
+LARGEST_NUMBER = 1e18
+"""Tokens or device hours beyond which a typed number is a slip: a thousand times all text that people have written, and
+more hours than the Earth is old."""
+
+
 def number_of(text: str, what: str, example: str) -> float:
     """A number above 0.
 
     Raises:
-        InputError: it is not.
+        InputError: it is not, or is out of all proportion.
     """
     try:
         value = float(text)
@@ -231,6 +236,8 @@ def number_of(text: str, what: str, example: str) -> float:
         value = -1.0
     if not 0 < value < float("inf"):
         raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
+    if value > LARGEST_NUMBER:
+        raise InputError(f"{what} {quoted(text)} is out of all proportion: give for example {example}")
     return value
 
 

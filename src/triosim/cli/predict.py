@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
@@ -246,15 +246,31 @@ def stack_of(options: Options) -> Stack | None:
     return load(options.stack)
 
 
+def _tp_plan(path: Path) -> dict[str, Any]:
+    """How the modules of a file are divided.
+
+    Raises:
+        InputError: the file cannot be read, or gives a module no style that is known.
+    """
+    from triosim.core import guarded
+    from triosim.plan import ModuleStyle
+
+    found = guarded.document(path, "a table of modules and styles")
+    for module, style in found.items():
+        if style not in get_args(ModuleStyle):
+            known = ", ".join(get_args(ModuleStyle))
+            raise InputError(f"{path}: {quoted(module)} cannot be {quoted(style)}: give one of {known}")
+    return found
+
+
 def plan_of(options: Options, training: bool) -> Plan:
     """The plan that the options ask for."""
-    from triosim.core import guarded
     from triosim.core.units import parse_bytes
     from triosim.plan import NamedRules, Plan
 
     fields = answers(Plan, options, {
         "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),
-        "tp_plan": lambda: guarded.document(Path(options.tp_plan), "a table of modules and styles"),
+        "tp_plan": lambda: _tp_plan(Path(options.tp_plan)),
         "placement": lambda: _placement(options),
         "places": lambda: dict(_placed(place) for place in options.place),
         "stack": lambda: stack_of(options),
@@ -390,7 +406,7 @@ def _calibrated(operator_times: str) -> Accelerator | None:
 
 def _check_outputs(options: Options) -> None:
     """Refuse outputs that would overwrite what is read, each other, or what is not ours, before anything is done."""
-    from triosim.core.outputs import check_distinct, check_folder
+    from triosim.core.outputs import check_distinct
     from triosim.sources.reading import recognised
 
     outputs = {
@@ -410,9 +426,9 @@ def _check_outputs(options: Options) -> None:
     if options.timeline is not None:
         from triosim.report import pictures
 
-        if pictures.is_folder(options.timeline):
-            check_folder(options.timeline, pictures.belongs)
+        pictures.check_name(options.timeline)
     if options.chakra is not None:
+        from triosim.core.outputs import check_folder
         from triosim.interop.chakra.export import belongs
 
         check_folder(options.chakra, belongs)

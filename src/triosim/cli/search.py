@@ -215,6 +215,8 @@ def _under(texts: Sequence[str]) -> dict[str, int]:
             raise unknown("name after --under", name, UNDER)
         if not equals or (name == "batch" and not value.isdecimal()):
             raise InputError(f"--under {quoted(word)}: give a value, for example batch=512,memory=40GB")
+        if name == "batch" and not int(value):
+            raise InputError("--under batch must be at least 1, got 0")
         if name in found:
             raise InputError(f"--under gives {name} twice: keep one")
         found[name] = int(value) if name == "batch" else parse_bytes(value, "--under memory")

@@ -16,12 +16,12 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO
 
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
 
 STANDARD_OUTPUT = "-"
 """The name under which an output goes to standard output."""
@@ -124,6 +124,16 @@ def check_folder(path: str | os.PathLike[str], belongs: Callable[[str], bool]) -
         )
     if os.path.samefile(place, os.curdir):
         raise InputError(f"the folder {path} is the one that the command runs in: give another one")
+
+
+def check_ending(option: str, name: str | os.PathLike[str], endings: Sequence[str]) -> None:
+    """Refuse the name of a file whose ending does not say its form.
+
+    Raises:
+        InputError: the name ends otherwise.
+    """
+    if not str(name).endswith(tuple(endings)):
+        raise InputError(f"{option} {quoted(str(name))}: give a name that ends in {', '.join(endings)}")
 
 
 def check_distinct(

@@ -105,7 +105,7 @@ class Sharing(NetworkModel):
     def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`; ``capacity`` holds that of each link."""
         self.capacity: list[int] = wires.capacity.tolist()
-        self._served: dict[int, tuple[int, int, int]] = {}  # flow -> (rate, work left, since)
+        self._served: dict[int, tuple[int, int, int, int]] = {}  # flow -> (most, rate, work left, since)
 
     @abstractmethod
     def rates(self, now: int, joined: Sequence[Flow], left: Collection[int]) -> Mapping[int, int]:
@@ -113,7 +113,8 @@ class Sharing(NetworkModel):
 
         Returns:
             rate of each flow whose rate changes, at least of every one that joined.  At rate 0 a flow stands still.
-            Anything but a whole number of 0 or more is an InputError.
+            Anything but a whole number from 0 to the smallest capacity on the flow's route is an InputError.  What
+            flows get of a link together is not checked: a model may leave contention out (``uncontended``).
         """
 
     def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
@@ -122,20 +123,20 @@ class Sharing(NetworkModel):
         for number in left:
             del served[number]
         for flow in joined:
-            served[flow.number] = (0, flow.work, now)
+            served[flow.number] = (max(min(self.capacity[link] for link in flow.links), 1), 0, flow.work, now)
         ends = []
         for number, given in self.rates(now, joined, left).items():
-            new = given if type(given) is int and given >= 0 else self._rate(given)
-            rate, work, since = served[number]
+            most, rate, work, since = served[number]
+            new = given if type(given) is int and 0 <= given <= most else self._rate(given, most)
             work -= rate * (now - since)
-            served[number] = (new, work, now)
+            served[number] = (most, new, work, now)
             ends.append((number, now - (-work // new) if new else NEVER))
         return ends
 
-    def _rate(self, given: object) -> int:
+    def _rate(self, given: object, most: int) -> int:
+        said = f"network model {type(self).__name__} gave a transfer the rate {given!r}"
         if not isinstance(given, SupportsIndex) or index(given) < 0:
-            raise InputError(
-                f"network model {type(self).__name__} gave a transfer the rate {given!r}: rates are whole numbers of "
-                "1/1024 byte per second, 0 or more"
-            )
+            raise InputError(f"{said}: rates are whole numbers of 1/1024 byte per second, 0 or more")
+        if index(given) > most:
+            raise InputError(f"{said} over a link of {most}, in 1/1024 byte per second: give at most what the link has")
         return index(given)

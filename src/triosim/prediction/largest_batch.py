@@ -117,8 +117,8 @@ def last_that_fits(beyond: Callable[[int], int], start: int, at_start: int) -> i
         else:
             number = low[0] + (high[0] - low[0]) * -low[1] // (high[1] - low[1])
             number = min(max(number, low[0] + 1), high[0] - 1)
-        if number > LARGEST:
-            return LARGEST
+        if high is None and number > LARGEST:
+            return max(LARGEST, low[0]) if low is not None else LARGEST
         found = beyond(number)
         if found <= 0:
             before, low = low, (number, found)

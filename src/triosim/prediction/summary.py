@@ -295,8 +295,8 @@ class Summary:
         parts, dp = self.of.mesh.micro_batches, self.of.mesh.replicas
         if not self.largest_batch:
             return f"; not even a batch of {parts} does" if parts > 1 else "; not even one sample does"
-        over = f" per replica, {self.largest_batch * dp} over all {dp}" if dp > 1 else ""
-        return f"; the largest batch that does is {self.largest_batch}{over}"
+        over = f" per replica, {self.largest_batch * dp:,} over all {dp}" if dp > 1 else ""
+        return f"; the largest batch that does is {self.largest_batch:,}{over}"
 
     def _strange(self) -> list[str]:
         """What a residual of composition was not fitted to."""

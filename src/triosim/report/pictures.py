@@ -11,11 +11,12 @@ import os
 import re
 from pathlib import Path
 
-from triosim.core.outputs import folder_output
+from triosim.core.outputs import check_ending, check_folder, folder_output, is_standard_output
 from triosim.prediction.timeline import Timeline
 from triosim.report import chrome, perfetto
 
 BINARY = ".pftrace"
+ENDINGS = (BINARY, ".json", ".json.gz")
 _OF_RANK = re.compile(r"rank-\d+\.pt\.trace\.json\.gz")
 
 
@@ -27,6 +28,18 @@ def is_folder(name: str) -> bool:
 def belongs(name: str) -> bool:
     """Whether a file of this name may be in a folder of traces."""
     return _OF_RANK.fullmatch(name) is not None
+
+
+def check_name(name: str) -> None:
+    """Refuse a name under which no timeline would be written; cheap, to be asked before long work.
+
+    Raises:
+        InputError: it is that of a folder that cannot be written, or does not say the form of the file.
+    """
+    if is_folder(name):
+        check_folder(name, belongs)
+    elif not is_standard_output(name) and not Path(name).is_char_device():
+        check_ending("--timeline", name, (*ENDINGS, "/"))
 
 
 def write(timeline: Timeline, name: str) -> list[Path]:

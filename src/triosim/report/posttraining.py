@@ -45,7 +45,8 @@ def show(found: PostTrainingStep, console: Console) -> None:
     rows.add_row("Step", f"{format_time(found.seconds)}   ({between})")
     tokens = "" if found.tokens is None else f", {format_count(found.tokens / found.seconds).strip()} tokens/s"
     answers = "" if found.samples == found.prompts else f", {found.samples:,} answers"
-    rows.add_row("Batch", f"{found.prompts:,} prompts{answers}: {found.prompts / found.seconds:.3g} prompts/s{tokens}")
+    prompts = "1 prompt" if found.prompts == 1 else f"{found.prompts:,} prompts"
+    rows.add_row("Batch", f"{prompts}{answers}: {found.prompts / found.seconds:.3g} prompts/s{tokens}")
     rows.add_row("Memory", _memory(found))
     console.print(rows)
     console.print()

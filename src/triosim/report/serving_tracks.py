@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
-from triosim.core.errors import InputError, quoted
-from triosim.core.outputs import binary_output, text_output
+from triosim.core.outputs import binary_output, check_ending, text_output
 from triosim.report.lanes import lanes
 from triosim.report.perfetto_packets import Annotation, Event, counter, note, numbers, slices, strings, track, upon
 from triosim.serving.deployment import ServingResult
@@ -92,8 +91,7 @@ def check_name(path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: it cannot.
     """
-    if not str(path).endswith(ENDINGS):
-        raise InputError(f"--timeline {quoted(str(path))}: give a name that ends in {', '.join(ENDINGS)}")
+    check_ending("--timeline", path, ENDINGS)
 
 
 def tracks(result: ServingResult) -> Iterator[SliceRow | CounterRow]:

@@ -85,7 +85,7 @@ def _headline(result: Result, console: Console, width: int) -> None:
         rows.add_row("", Text(f"{format_bytes(memory.nvme_bytes)} of each rank on NVMe", "dim"))
     if memory.largest_batch is not None:
         per = " per replica" if result.plan.dp > 1 else ""
-        rows.add_row("Largest batch", f"{memory.largest_batch}{per}" if memory.largest_batch else "none fits")
+        rows.add_row("Largest batch", f"{memory.largest_batch:,}{per}" if memory.largest_batch else "none fits")
     longest = _longest(result)
     if longest:
         rows.add_row(*longest)

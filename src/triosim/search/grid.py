@@ -59,7 +59,8 @@ def parse_axes(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple
         name, equals, values = (part.strip() for part in text.partition("="))
         words = [word.strip() for word in values.split(",")]
         if not (name and equals) or not all(words):
-            raise InputError(f"{option} {quoted(text)}: give a name and values, for example tp=1,2,4,8")
+            example = "tp=4,pp=2" if option == "--compare" else "tp=1,2,4,8"
+            raise InputError(f"{option} {quoted(text)}: give a name and values, for example {example}")
         field = _field(name, option)
         if field in axes:
             raise InputError(f"{option} gives {name} twice: give all of its values at once")

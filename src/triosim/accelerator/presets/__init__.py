@@ -41,7 +41,7 @@ def known(design: str) -> Path:
     if not os.path.exists(path) and design in names():
         return _FOLDER / f"{design}.toml"
     if not os.path.exists(path) and not path.suffix:
-        raise unknown("design", design, names(), "or give a file")
+        raise unknown("design", design, names(), "(or give a file)")
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder: give the file of the design in it")
     return path

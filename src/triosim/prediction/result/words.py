@@ -44,7 +44,7 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
         batch_known: whether the trace's batch is known, or another was asked for.
     """
     words = ["training" if plan.training else "inference"]
-    words += [f"global batch {plan.global_batch_size}"] if batch_known else []
+    words += [f"global batch {plan.global_batch_size:,}"] if batch_known else []
     if plan.sequence_length:
         words.append(f"{plan.sequence_length} tokens")
     sizes = [f"{axis} {getattr(plan, axis)}" for axis in _SIZES if getattr(plan, axis, 1) > 1]
