@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -39,15 +40,13 @@ public:
         }
         const Turns turns = repeating();
         std::size_t next = turns.begin, seen = 0, saved_at = 0;
-        std::vector<std::int64_t> saved;
+        std::vector<Held> saved;
         std::int64_t saved_reserved = -1, saved_room = 0;
         const std::size_t count = of_.order.size();
         for (std::size_t at = 0; at < count;) {
             if (turns.period && at == next && at + turns.period <= turns.end) {
                 next += turns.period;
-                std::vector<std::int64_t> now;
-                if (allocator_.reserved() == saved_reserved) now = state(of_.micro_batch[at]);
-                if (!now.empty() && now == saved) {
+                if (allocator_.reserved() == saved_reserved && is_state(saved, of_.micro_batch[at])) {
                     const std::size_t same = at - saved_at, often = (turns.end - at) / same;
                     const std::int64_t taken = saved_room - room_;
                     if (often && taken > 0 && static_cast<std::int64_t>(often) > room_ / taken) return false;
@@ -62,7 +61,7 @@ public:
                     continue;
                 }
                 if ((seen & (seen - 1)) == 0) {
-                    saved = now.empty() ? state(of_.micro_batch[at]) : std::move(now);
+                    saved = state(of_.micro_batch[at]);
                     saved_reserved = allocator_.reserved();
                     saved_room = room_;
                     saved_at = at;
@@ -79,6 +78,8 @@ public:
 
 private:
     static constexpr std::int32_t none = -1;
+
+    using Held = std::array<std::int64_t, 4>;  // whose, which, address, bytes
 
     struct Own {  // blocks of a micro-batch
         std::vector<std::int32_t> held;
@@ -171,22 +172,35 @@ private:
         return true;
     }
 
-    // Where what is held is, micro-batches counted from one.
-    std::vector<std::int64_t> state(std::int64_t from) const {
-        std::vector<std::int64_t> found{allocator_.reserved()};
-        const auto add = [&](std::int64_t who, std::int64_t which, std::int32_t held) {
-            if (held != none) found.insert(found.end(), {who, which, allocator_.address(held), allocator_.extent(held)});
+    // Calls with each block that is held, micro-batches counted from one, until it answers no; whether it never does.
+    template <class Goes>
+    bool each_held(std::int64_t from, Goes goes) const {
+        const auto shown = [&](std::int64_t who, std::size_t which, std::int32_t held) {
+            return held == none ||
+                   goes(Held{who, static_cast<std::int64_t>(which), allocator_.address(held), allocator_.extent(held)});
         };
         for (std::size_t block = 0; block < first_.size(); ++block) {
-            add(-1, static_cast<std::int64_t>(block), first_[block]);
-            add(-2, static_cast<std::int64_t>(block), second_[block]);
+            if (!shown(-1, block, first_[block]) || !shown(-2, block, second_[block])) return false;
         }
         for (const auto& [number, own] : own_) {
             for (std::size_t row = 0; row < own.held.size(); ++row) {
-                add(number - from, static_cast<std::int64_t>(row), own.held[row]);
+                if (!shown(number - from, row, own.held[row])) return false;
             }
         }
+        return true;
+    }
+
+    std::vector<Held> state(std::int64_t from) const {
+        std::vector<Held> found;
+        each_held(from, [&](const Held& held) { return found.push_back(held), true; });
         return found;
+    }
+
+    // Whether what is held is where it was, which most turns end to be at the first blocks of a micro-batch.
+    bool is_state(const std::vector<Held>& saved, std::int64_t from) const {
+        auto next = saved.begin();
+        return each_held(from, [&](const Held& held) { return next != saved.end() && *next++ == held; }) &&
+               next == saved.end();
     }
 
     // The shortest turns that repeat about the middle of the schedule, if there are four of them.
