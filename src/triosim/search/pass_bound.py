@@ -82,7 +82,7 @@ def pass_bound(made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | 
         of: what its workload is a short one of, None where it is whole.
     """
     trace = made.step.trace
-    storages, phase = StepStorages(trace), trace.operators.phase
+    storages, phase = StepStorages(trace, made.step.transfers), trace.operators.phase
     where, first, last = storages.touched(range(len(trace)))
     category = storages.category
     kept = (phase[first] == Phase.FORWARD) & np.isin(phase[last], (Phase.BACKWARD, Phase.RECOMPUTE))
