@@ -91,12 +91,13 @@ def classify(trace: Trace, device: Accelerator) -> OperatorClasses:
     Transformer Engine's products of float32 run in TF32 (``common/gemm/cublaslt_gemm.cu``), and all do where a step
     was asked for or recorded so (:attr:`~triosim.trace.tables.Meta.float32_products`).
     """
-    kept, rounded = trace.operators.__dict__.get("_classified"), trace.meta.float32_products
-    same = kept is not None and kept[0] is trace.values and kept[1] == rounded
-    if not same or (kept[2] is not device and kept[2] != device):
-        kept = trace.values, rounded, device, _classified(trace, device)
-        trace.operators.__dict__["_classified"] = kept
-    found: OperatorClasses = kept[3]
+    rounded = trace.meta.float32_products
+    values, asked, on, kept = trace.operators.__dict__.get("_classified", (None, "", None, None))
+    if values is trace.values and asked == rounded and (on is device or on == device):
+        found: OperatorClasses = kept
+        return found
+    found = _classified(trace, device)
+    trace.operators.__dict__["_classified"] = (trace.values, rounded, device, found)
     return found
 
 
