@@ -114,3 +114,24 @@ def test_a_recorded_trace_has_what_ran(tmp_path) -> None:
         for own in (load("torch-compile"), replace(load("torch-compile"), fused_pointwise=False))
     ]
     assert results[0].iteration_time_s == results[1].iteration_time_s
+
+
+def test_sums_and_activations_are_part_of_the_batch_norm_before_them_and_of_its_backward() -> None:
+    small = {"layers": [1, 1, 1, 1], "bottleneck": True}
+    trace = triosim.model("resnet", configuration=small, batch_size=4, precision="float16")
+    found = fused_kernels(trace)
+    names = [tuple(canonical(trace.operators.name[row])[0] for row in chain) for chain in _chains(found)]
+    assert names.count(("native_batch_norm", "relu")) == 1 + 4 * 2  # the first, and two of each block
+    assert names.count(("native_batch_norm", "add", "relu")) == 4  # its last, with the shortcut's
+    assert names.count(("threshold", "native_batch_norm")) == 1 + 4 * 2
+    assert names.count(("add", "threshold", "native_batch_norm")) == 3  # with the branch's gradient, but for the last
+
+
+def test_what_is_changed_in_place_is_read_and_written_once() -> None:
+    small = {"layers": [1, 1, 1, 1], "bottleneck": True}
+    trace = triosim.model("resnet", configuration=small, batch_size=4, precision="float16")
+    found, size = fused_kernels(trace), trace.values.bytes()
+    for chain, moved in zip(_chains(found), found.trace.operators.bytes.tolist(), strict=True):
+        if [trace.operators.name[row] for row in chain] == ["aten::native_batch_norm", "aten::relu_"]:
+            image = float(size[trace.operators.inputs[chain[0]][0]])
+            assert 2 * image <= moved < 2.1 * image  # and channels' statistics

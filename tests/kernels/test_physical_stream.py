@@ -107,7 +107,7 @@ def test_inputs_are_listed_and_not_those_that_judge() -> None:
 
 def test_the_file_says_what_every_constant_is() -> None:
     document = json.loads(script.OUTPUT.read_text(encoding="utf-8"))
-    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm")
+    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm", "nhwc_norm")
     assert tuple(model.spreads()) == CLASSES
     for rows in document["constants"].values():
         assert set(rows) == {f.name for f in fields(StreamConstants)}

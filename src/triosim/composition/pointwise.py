@@ -6,6 +6,10 @@ leaves the registers.  Here the operators of a trace stay what they are.  The la
 whole kernel, whose bytes are what the chain reads from outside and what others read of it; those before it take none
 and are not launched.
 
+A batch norm is one pass that sums and one that goes over the elements again (``native_batch_norm`` and its backward in
+``torch/_decomp/decompositions.py``): the sum with another branch and the activation behind it are part of the second,
+the activation's derivative before its backward of both.
+
 A chain is of one pass, forward or backward, for these are compiled apart, and it ends where anything else reads what it
 makes.  An operator over a part of what another makes (half of the features, turned by their positions) goes into its
 loop, since elementwise operators are written into whatever reads them.
@@ -37,6 +41,7 @@ LONGEST = 64
 _COPIES = frozenset(("clone", "contiguous", "copy", "to", "_to_copy"))
 _CATS = frozenset(("cat", "_cat", "concat", "concatenate", "stack"))
 _NORMS = frozenset(("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm"))
+_BATCH_NORMS = frozenset(("native_batch_norm", "batch_norm", "cudnn_batch_norm"))
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ def _chains(trace: Trace) -> list[list[int]]:
             phase = phases[row]
         read = {id(one): one for value in inputs[row] if (one := open_.get(int(storage[value]))) is not None}
         what = takes[name] if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE) and outputs[row] else ""
+        what = "" if phase == Phase.BACKWARD and name.endswith("_") else what  # sums of the autograd engine
         count = int(elements[outputs[row][0]]) if what else 0
         joined = _Chain(count)
         for chain in read.values():
@@ -135,15 +141,15 @@ def _chains(trace: Trace) -> list[list[int]]:
 def _takes(name: str) -> str:
     """``"norm"``, ``"map"``, ``"cat"``, or ``""`` for what is no part of a chain.
 
-    In-place sums are of the autograd engine, and casts to 8 bits say themselves what they read.  Parts that are put
-    together are made in the loop of the whole (``pointwise_cat`` of ``torch/_inductor/lowering.py``).
+    Casts to 8 bits say themselves what they read.  Parts that are put together are made in the loop of the whole
+    (``pointwise_cat`` of ``torch/_inductor/lowering.py``).
     """
     short, backward = canonical(name)
     own = kind(name)
-    if name.endswith("_") or name in CASTS:
+    if name in CASTS:
         return ""
     if own == "normalization":
-        return "norm" if short in _NORMS and not backward else ""
+        return "norm" if short in _BATCH_NORMS or (short in _NORMS and not backward) else ""
     if own == "copy" and short in _CATS:
         return "cat"
     return "map" if own == "elementwise" or (own == "copy" and short in _COPIES) else ""
@@ -164,7 +170,7 @@ def _as_operators(trace: Trace, chains: Sequence[Sequence[int]]) -> Trace:
     made: dict[str, list[list[int]]] = {"inputs": [], "roles": [], "outputs": []}
     name, args = [], []
     for chain in chains:
-        own, within = set(chain), {int(storage[value]) for row in chain for value in outputs[row]}
+        own, within = set(chain), set[int]()
         norm = next((row for row in chain if _takes(operators.name[row]) == "norm"), None)
         read: dict[int, int] = {}
         for row in chain:
@@ -172,14 +178,13 @@ def _as_operators(trace: Trace, chains: Sequence[Sequence[int]]) -> Trace:
                 if int(storage[value]) not in within:
                     kept_role = row == norm and names[role] in ("weight", "bias")
                     read[value] = role if kept_role else read.get(value, code["other"])
+            within.update(int(storage[value]) for value in outputs[row])  # what is changed in place was read before
         first = max(read, key=lambda value: (names[read[value]] == "other", int(elements[value])), default=None)
         if first is not None:
             read = {first: code["input" if norm is not None else "self"], **read}
             read[first] = code["input" if norm is not None else "self"]
-        written = [
-            value for row in chain for value in outputs[row]
-            if any(reader not in own for reader in readers.get(int(storage[value]), ()))
-        ]  # fmt: skip
+        last = {int(storage[value]): value for row in chain for value in outputs[row]}
+        written = [value for at, value in last.items() if any(reader not in own for reader in readers.get(at, ()))]
         made["inputs"].append(list(read))
         made["roles"].append(list(read.values()))
         made["outputs"].append(written or outputs[chain[-1]][:1])

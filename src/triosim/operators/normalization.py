@@ -8,7 +8,7 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import GRADIENT_ROLES, NO_LABEL, Dims, Output, Row, aligned, bounded, in_gradient, number
 from triosim.operators._kind import Kind
-from triosim.operators._work import MovedBytes
+from triosim.operators._work import CHANNELS_LAST, LAYOUT, MovedBytes
 
 _PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
 _BATCH_NORMS = ("batch_norm", "instance_norm")
@@ -70,7 +70,9 @@ class Normalization(Kind):
         if not any(part in call.name for part in _BATCH_NORMS):
             return "register_norm" if _in_registers(call) else "layer_norm"
         given = call.args.get("training") is False or "no_training" in call.name
-        return "elementwise" if given and not call.backward else "batch_norm"  # nothing is summed where they are given
+        if given and not call.backward:
+            return "elementwise"  # nothing is summed
+        return "nhwc_norm" if call.args.get(LAYOUT) == CHANNELS_LAST else "batch_norm"
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source, weight = call.find("input", "self"), call.find("weight")
@@ -100,12 +102,14 @@ class Normalization(Kind):
     def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Rows are read twice; the gradients of weight and bias take a second kernel, which reads what the first has.
 
-        A batch norm's row is a channel.
+        A batch norm's row is a channel, or a pixel where its channels lie side by side.
         """
         shape = call.shape("input", "self") or (call.inputs[0] if call.inputs else ())
         size, item = float(math.prod(shape)), call.item(0)
         if counted.stream == "elementwise":
             return counted
+        if counted.stream == "nhwc_norm":
+            return counted.by_rows(size, shape[1], item) if len(shape) > 2 and size else counted
         if counted.stream == "batch_norm":
             if len(shape) < 2:
                 return counted
@@ -158,7 +162,7 @@ class Normalization(Kind):
             whole = frozenset(full[len(rows) :])
         else:
             whole = frozenset() if per_channel else frozenset(affine)
-        per_rank = self.stream_of(call) == "batch_norm"
+        per_rank = self.stream_of(call) in ("batch_norm", "nhwc_norm")
         return Dims(tuple(ins), outputs, whole, linear=in_gradient(call), per_rank=per_rank)
 
 

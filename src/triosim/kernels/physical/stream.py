@@ -14,6 +14,10 @@ lost(y)`` with ``lost(x) = x^2 / (1 + x^2)``, ``z = min(rows, in_flight * units)
 The norms of Transformer Engine (``register_norm``) keep a row in registers and read it once, 16 bytes at a time; those
 of PyTorch (``layer_norm``) read it twice.
 A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.
+Where the channels of a pixel lie side by side (``nhwc_norm``) all units work on every channel, 16 bytes at a time
+(``batch_norm_collect_statistics_channels_last_kernel`` of PyTorch's ``aten/src/ATen/native/cuda/Normalization.cuh``
+divides pixels among blocks; cuDNN's ``CUDNN_BATCHNORM_SPATIAL_PERSISTENT``, which PyTorch takes for them, too): all of
+the input is gone over before any of it is read again.
 
 What is read and written in turn gets less of some memories than of others, and datasheets tell of which
 (:func:`delivered`).  Products and attention, which hardly write, do not: in products whose weights are read once, L40S
@@ -39,7 +43,8 @@ from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.stream import KINDS, Stream
 
 CLASSES = (
-    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm"
+    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm",
+    "nhwc_norm",
 )  # fmt: skip
 """Kinds with a spread of their own; those without constants in the file have those of ``elementwise``."""
 _CLASS = {"copy": "elementwise", "create": "elementwise"}
