@@ -395,8 +395,8 @@ def main() -> int:
             "another device the largest spread between devices on top. Optimizers: 90 % of the errors of elementwise "
             "constants on those of the training step. Pooling (fitted to two kernels) and kinds that were not "
             "measured: the largest 90 % of the errors that elementwise constants make on softmax, layer norm and "
-            "batch norm. Norms that keep rows in registers, not measured: those of layer norm; batch norms over channels "
-            "that lie side by side, not measured: those of batch norm.",
+            "batch norm. Norms that keep rows in registers, not measured: those of layer norm; batch norms over "
+            "channels that lie side by side, not measured: those of batch norm.",
             "left_out": left_out,
         },
     }
