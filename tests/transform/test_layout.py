@@ -83,7 +83,7 @@ def test_vector_units_see_no_channels() -> None:
 def test_batch_norms_over_channels_that_lie_side_by_side_leave_no_unit_idle() -> None:
     side_by_side, apart = (by_name("H100-SXM5-80GB", "float16", one) for one in ("channels_last", "contiguous"))
     for name in ("aten::native_batch_norm", "aten::native_batch_norm_backward"):
-        assert 0.4 < side_by_side[name] / apart[name] < 0.8
+        assert 0.3 < side_by_side[name] / apart[name] < 0.6
 
 
 def test_a_step_without_images_says_so() -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 STREAMS = (
     "elementwise", "reduction", "copy", "softmax", "layer_norm", "batch_norm", "embedding", "pooling", "optimizer",
     "loss", "index", "create", "other", "register_norm", "nhwc_norm",
+    "half_batch_norm",
 )  # fmt: skip
 """Classes of kernels that move bytes."""
 

@@ -12,6 +12,8 @@ from triosim.operators._work import CHANNELS_LAST, LAYOUT, MovedBytes
 
 _PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
 _BATCH_NORMS = ("batch_norm", "instance_norm")
+HALF = 2.0
+"""Bytes of an element of 16 bits."""
 WARP_ROW, ROWS_OF_BLOCK = 1024, 4
 """Elements of a row up to which one warp takes it in Transformer Engine's kernels, and rows of a block then
 (``transformer_engine/common/normalization/rmsnorm/rmsnorm_fwd_cuda_kernel.cu``: ``WARPS_M``); PyTorch gives each row a
@@ -72,7 +74,9 @@ class Normalization(Kind):
         given = call.args.get("training") is False or "no_training" in call.name
         if given and not call.backward:
             return "elementwise"  # nothing is summed
-        return "nhwc_norm" if call.args.get(LAYOUT) == CHANNELS_LAST else "batch_norm"
+        if call.args.get(LAYOUT) == CHANNELS_LAST:
+            return "nhwc_norm"
+        return "half_batch_norm" if call.inputs and call.item(0) == HALF else "batch_norm"
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source, weight = call.find("input", "self"), call.find("weight")
@@ -110,7 +114,7 @@ class Normalization(Kind):
             return counted
         if counted.stream == "nhwc_norm":
             return counted.by_rows(size, shape[1], item) if len(shape) > 2 and size else counted
-        if counted.stream == "batch_norm":
+        if counted.stream in ("batch_norm", "half_batch_norm"):
             if len(shape) < 2:
                 return counted
             rows = shape[0] * shape[1] if "instance" in call.name else shape[1]
@@ -162,7 +166,7 @@ class Normalization(Kind):
             whole = frozenset(full[len(rows) :])
         else:
             whole = frozenset() if per_channel else frozenset(affine)
-        per_rank = self.stream_of(call) in ("batch_norm", "nhwc_norm")
+        per_rank = self.stream_of(call) in ("batch_norm", "half_batch_norm", "nhwc_norm")
         return Dims(tuple(ins), outputs, whole, linear=in_gradient(call), per_rank=per_rank)
 
 
