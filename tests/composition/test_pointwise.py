@@ -135,3 +135,12 @@ def test_what_is_changed_in_place_is_read_and_written_once() -> None:
         if [trace.operators.name[row] for row in chain] == ["aten::native_batch_norm", "aten::relu_"]:
             image = float(size[trace.operators.inputs[chain[0]][0]])
             assert 2 * image <= moved < 2.1 * image  # and channels' statistics
+
+
+def test_scale_mask_softmax_and_dropout_are_one_kernel() -> None:
+    trace = triosim.model(
+        "bert-large", configuration={"num_hidden_layers": 1}, batch_size=2, attention="unfused", fused_softmax=False
+    )
+    names = [[canonical(trace.operators.name[row])[0] for row in chain] for chain in _chains(fused_kernels(trace))]
+    kernels = [[name for name in chain if name != "_to_copy"] for chain in names if "_softmax" in chain]
+    assert kernels == [["div", "add", "_softmax", "native_dropout"], ["native_dropout", "_softmax", "div"]]

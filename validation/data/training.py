@@ -457,7 +457,9 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     "FlagPerf GPT-2": lambda line: {"fused_softmax": False},
     "FlagPerf Qwen1.5 MoE": lambda line: {"attention": "flash2"},
     "Colossal-AI on H200": lambda line: {"attention": "flash2", "norms": "one"},
-    "Optimum Habana on Gaudi 2": lambda line: {"attention": "unfused"},
+    "Optimum Habana on Gaudi 2": lambda line: {
+        "attention": "unfused", "fused_pointwise": "torch.compile" in line["notes"],
+    },
     "nanochat": lambda line: {"clip": True},
     "NVIDIA NeMo 25.04 performance summary": lambda line: _facts_of_nemo_25(line),
     "NVIDIA NeMo 25.07 performance summary": lambda line: _facts_of_nemo_25(line),

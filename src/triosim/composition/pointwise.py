@@ -1,10 +1,10 @@
 """Chains of elementwise operators that a compiler makes one kernel of.
 
 TorchInductor writes one loop for operators that go over the same elements and read each other, casts among them, and
-puts the norm of their rows into it (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4): what only they read never
-leaves the registers.  Here the operators of a trace stay what they are.  The last of a chain takes the time of the
-whole kernel, whose bytes are what the chain reads from outside and what others read of it; those before it take none
-and are not launched.
+puts the norm or the softmax of their rows into it (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4): what only they
+read never leaves the registers.  Here the operators of a trace stay what they are.  The last of a chain takes the time
+of the whole kernel, whose bytes are what the chain reads from outside and what others read of it; those before it take
+none and are not launched.
 
 A batch norm is one pass that sums and one that goes over the elements again (``native_batch_norm`` and its backward in
 ``torch/_decomp/decompositions.py``): the sum with another branch and the activation behind it are part of the second,
@@ -41,6 +41,7 @@ LONGEST = 64
 _COPIES = frozenset(("clone", "contiguous", "copy", "to", "_to_copy"))
 _CATS = frozenset(("cat", "_cat", "concat", "concatenate", "stack"))
 _NORMS = frozenset(("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm"))
+_SOFTMAX = frozenset(("_softmax", "softmax"))
 _BATCH_NORMS = frozenset(("native_batch_norm", "batch_norm", "cudnn_batch_norm"))
 
 
@@ -148,6 +149,8 @@ def _takes(name: str) -> str:
     own = kind(name)
     if name in CASTS:
         return ""
+    if own == "softmax":
+        return "norm" if short in _SOFTMAX else ""
     if own == "normalization":
         return "norm" if short in _BATCH_NORMS or (short in _NORMS and not backward) else ""
     if own == "copy" and short in _CATS:
@@ -156,8 +159,9 @@ def _takes(name: str) -> str:
 
 
 def _as_operators(trace: Trace, chains: Sequence[Sequence[int]]) -> Trace:
-    """One operator for each chain: its norm if it has one, else a product of elements.  It reads what the chain
-    reads from outside, and writes what others read of it.
+    """One operator for each chain: its norm or softmax if it has one, else a product of elements.
+
+    It reads what the chain reads from outside, and writes what others read of it.
     """
     operators, storage, elements = trace.operators, trace.values.storage, trace.values.elements()
     inputs, outputs, roles = operators.inputs.lists(), operators.outputs.lists(), operators.roles.lists()
