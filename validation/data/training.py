@@ -64,14 +64,14 @@ STACKS = {
     "NVIDIA NeMo 25.04 performance summary": "nemo", "NVIDIA NeMo 25.07 performance summary": "nemo",
     "GPT-Simple": "torch-compile", "Colossal-AI on H200": "deepspeed-transformers",
     "Optimum Habana on Gaudi 2": "megatron-gaudi", "nanochat": "torch-compile", "AWS Neuron Trn1, BERT": "maxtext",
-    "AWS Neuron Trn1, ViT": "maxtext", "MLPerf Training 3.0 and 3.1, ResNet-50": "torch-compile",
+    "AWS Neuron Trn1, ViT": "maxtext", "MLPerf Training 3.0 and 3.1, ResNet-50": "mxnet",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
     "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training", "MLPerf Training 5.1, FLUX.1",
     "XTuner speed benchmark", "MegaScale, its baseline", "Colossal-AI on H200", "Optimum Habana on Gaudi 2",
-    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT", "MLPerf Training 3.0 and 3.1, ResNet-50",
+    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
