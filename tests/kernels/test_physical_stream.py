@@ -107,7 +107,7 @@ def test_inputs_are_listed_and_not_those_that_judge() -> None:
 
 def test_the_file_says_what_every_constant_is() -> None:
     document = json.loads(script.OUTPUT.read_text(encoding="utf-8"))
-    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm")
+    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm", "nhwc_norm", "half_batch_norm")
     assert tuple(model.spreads()) == CLASSES
     for rows in document["constants"].values():
         assert set(rows) == {f.name for f in fields(StreamConstants)}
@@ -220,3 +220,18 @@ def test_long_operators_take_as_much_longer() -> None:
     assert seconds(long, replace(off, memory_type="GDDR6 ECC")) / seconds(long, off) == pytest.approx(
         1 / INLINE_ECC, rel=0.05
     )
+
+
+def test_batch_norms_take_as_many_elements_of_16_bits_in_a_cycle_as_of_32() -> None:
+    """Less is saved than half of the bytes, as units are part of the limit."""
+    channels, length = 1024, 1 << 16
+    wide = seconds(work.rowwise("batch_norm", np.array([channels]), np.array([length]), 4.0))
+    half = seconds(work.rowwise("half_batch_norm", np.array([channels]), np.array([length]), 2.0))
+    assert 0.55 * wide < half < 0.95 * wide
+
+
+def test_batch_norms_over_channels_side_by_side_use_all_units_and_read_twice() -> None:
+    pixels, bandwidth = 1 << 22, A100.memory_bandwidth or 1
+    for channels in (16, 64, 256):
+        time = seconds(work.rowwise("nhwc_norm", np.array([pixels]), np.array([channels]), 2.0))
+        assert 3.0 < time * bandwidth / (pixels * channels * 2.0) < 3.4

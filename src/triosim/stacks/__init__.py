@@ -49,6 +49,9 @@ over one float32 copy of the scores."""
 FUSIONS = ("", "fused", "composed")
 MERGES = ("composed", "fused")
 STORED = ("", "float8_e4m3fn")
+APART, IN_CONVOLUTIONS = "apart", "in-convolutions"
+BATCH_NORMS = (APART, IN_CONVOLUTIONS)
+"""Who runs batch norms: kernels of their own, or the convolutions before and behind them."""
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
 NEEDED, NEEDED_AND_SAVED = "needed", "needed-and-saved"
@@ -88,6 +91,7 @@ class Stack:
             forward and back in the backward; ``""`` keeps it as it is.
         fused_pointwise: whether chains of elementwise operators, casts and the norm of their rows are one kernel each
             (:mod:`triosim.composition.pointwise`).
+        batch_norms: who runs them (:data:`BATCH_NORMS`); convolutions do where ``fused_pointwise`` holds.
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gathering_host: the same where parameters are gathered anew in each pass (ZeRO 3), if something is called around
             each module there; ``""`` is ``host``.
@@ -158,6 +162,7 @@ class Stack:
     gelu: str = ""
     stored_gate: str = ""
     fused_pointwise: bool = False
+    batch_norms: str = APART
     host: str = ""
     gathering_host: str = ""
     gradients: str = "parameter"
@@ -247,7 +252,7 @@ ASSUMED = Stack()
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
     "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": LOSSES, "swiglu": FUSIONS,
-    "gelu": FUSIONS, "gathering_host": HOSTS, "merges": MERGES,
+    "gelu": FUSIONS, "batch_norms": BATCH_NORMS, "gathering_host": HOSTS, "merges": MERGES,
     "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 

@@ -13,7 +13,14 @@ lost(y)`` with ``lost(x) = x^2 / (1 + x^2)``, ``z = min(rows, in_flight * units)
 ``y = in_flight * row_bytes / near``, ``near`` being the unit's own cache.
 The norms of Transformer Engine (``register_norm``) keep a row in registers and read it once, 16 bytes at a time; those
 of PyTorch (``layer_norm``) read it twice.
-A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.
+A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.  It
+takes elements one by one (cuDNN has its ``bn_fw_tr_1C11_kernel_NCHW`` for ``float`` and for ``__half``; PyTorch's
+``batch_norm_collect_statistics_kernel`` updates mean and variance with each), so that units issue as many elements of
+16 bits in a cycle as of 32, half of the bytes (``half_batch_norm``).
+Where the channels of a pixel lie side by side (``nhwc_norm``) all units work on every channel, 16 bytes at a time
+(``batch_norm_collect_statistics_channels_last_kernel`` of PyTorch's ``aten/src/ATen/native/cuda/Normalization.cuh``
+divides pixels among blocks; cuDNN's ``CUDNN_BATCHNORM_SPATIAL_PERSISTENT``, which PyTorch takes for them, too): all of
+the input is gone over before any of it is read again.
 
 What is read and written in turn gets less of some memories than of others, and datasheets tell of which
 (:func:`delivered`).  Products and attention, which hardly write, do not: in products whose weights are read once, L40S
@@ -39,7 +46,8 @@ from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.stream import KINDS, Stream
 
 CLASSES = (
-    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm"
+    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm",
+    "nhwc_norm", "half_batch_norm",
 )  # fmt: skip
 """Kinds with a spread of their own; those without constants in the file have those of ``elementwise``."""
 _CLASS = {"copy": "elementwise", "create": "elementwise"}
