@@ -260,7 +260,8 @@ class PlanBounds:
         if isinstance(one, str) or isinstance(two, str):
             return 0.0
         ranks, parts = int(asked["tp"]) * int(asked["cp"]), 2 * int(asked["cp"])
-        few = parts > 2 and (self.workload.meta.sequence_length or 0) <= parts * STEP  # attention has other kernels then
+        # attention of few queries has other kernels
+        few = parts > 2 and (self.workload.meta.sequence_length or 0) <= parts * STEP
         more = (two.flop - one.flop) / self._peak if few else self._least(two) - self._least(one)
         return max(more, 0.0) * self._size(asked) / ranks
 
