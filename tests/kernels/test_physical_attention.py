@@ -343,3 +343,28 @@ def test_gradients_are_as_fast_on_an_h100_as_was_measured(positions: int, rate: 
     )
     reached = work.flop()[0] / model.predict(work, H100).seconds[0] / 1e12
     assert reached == pytest.approx(rate, rel=0.08)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@given(
+    st.integers(129, 9000), st.integers(0, 5000), st.sampled_from((64, 96, 128)), st.booleans(), st.integers(0, 4096),
+    st.sampled_from(FAMILIES), st.booleans(),
+)  # fmt: skip
+def test_no_call_is_faster_than_its_pairs(name, queries, before, head, causal, window, family, backward):
+    """However few sequences; with many it is not much slower either, which is what the bound is good for."""
+    device = catalog.accelerator(name)
+    few, many = (
+        attention(batch, queries, queries + before, 8, 2, head, causal=causal, window=window, family=family,
+                  backward=backward)
+        for batch in (1, 64)
+    )  # fmt: skip
+    assert model.least(few, device)[0] <= model.predict(few, device).seconds[0]
+    assert model.least(many, device)[0] == pytest.approx(64 * model.least(few, device)[0])
+    assert model.least(many, device)[0] <= model.predict(many, device).seconds[0]
+
+
+def test_long_calls_take_little_more_than_their_pairs():
+    work = attention(8, 8192, 8192, 32, 8, 128, causal=True)
+    for name in ("A100-SXM4-80GB", "H100-SXM5-80GB"):
+        device = catalog.accelerator(name)
+        assert model.least(work, device)[0] > 0.85 * model.predict(work, device).seconds[0]

@@ -36,6 +36,26 @@ def seconds(what: Stream, device: Accelerator = A100) -> float:
     return float(predict(what, device).seconds[0])
 
 
+@given(
+    st.sampled_from(KINDS), st.floats(0, 1e9), st.floats(0, 1e9), st.integers(1, 100_000), st.floats(0, 1e6),
+    st.integers(1, 3), st.integers(2, 512), st.sampled_from((A100, V100)),
+)  # fmt: skip
+def test_least_is_below_what_is_said_and_convex(
+    name: str, fixed: float, moved: float, rows: int, row_bytes: float, kernels: int, samples: int, device: Accelerator
+) -> None:
+    """The line through one and two samples says no more than what any number of samples takes."""
+
+    def many(count: float) -> Stream:
+        columns = (fixed + count * moved, count * moved, count * rows, row_bytes, kernels)
+        return Stream(np.array([work.CODE[name]], np.int8), *(np.array([float(one)]) for one in columns))
+
+    once, twice, often = (float(model.least(many(count), device)[0]) for count in (1, 2, samples))
+    assert often <= float(predict(many(samples), device).seconds[0]) * (1 + 1e-12)
+    assert once + (samples - 1) * (twice - once) <= often * (1 + 1e-9)
+    if not row_bytes:
+        assert often == pytest.approx(float(predict(many(samples), device).seconds[0]))
+
+
 def test_bytes_are_those_of_the_trace() -> None:
     trace = triosim.load(shared("triosim-h100", "resnet50"))
     plain = ("elementwise", "softmax", "normalization", "optimizer", "reduction", "other")

@@ -145,26 +145,39 @@ def predict(
     Raises:
         InputError: the device has no memory bandwidth.
     """
-    bandwidth = _constants.bandwidth(device)
-    constants = constants or load()
-    at = CLASS_OF[work.kind]
-    c = StreamColumns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
+    c = _columns(work, constants or load())
     units = float(device.compute_units or UNITS)
-    rate = units * (device.clock_hz or CLOCK)
-    cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * bandwidth)
-    moved = work.read + work.written
-    summed = work.row_bytes > 0
+    cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * _constants.bandwidth(device))
     far = _lost(np.minimum(work.rows, c.in_flight * units) * work.row_bytes / cache)
     near = _lost(c.in_flight * work.row_bytes / near_cache(device))
     again = np.where(work.row_bytes > c.kept, c.again * work.read * far * near, 0.0)
-    busy = np.where(summed, np.minimum(work.rows / units, 1.0), 1.0)
-    memory = (moved + again) / (c.memory * delivered(device) * bandwidth * busy)
-    issue = (moved / c.issue + np.where(summed, work.rows * c.row, 0.0)) / rate
+    busy = np.where(work.row_bytes > 0, np.minimum(work.rows / units, 1.0), 1.0)
+    memory, issue = _bound(work, device, c, again, busy)
     launch = work.kernels * c.launch_s
     body = np.sqrt(memory * memory + issue * issue)
     limit = np.where(memory >= issue, Limit.MEMORY, Limit.COMPUTE)
     limit[launch > body] = Limit.LAUNCH
     return KernelPredictions(launch + body, limit.astype(np.int8))
+
+
+def least(work: Stream, device: Accelerator) -> NDArray[np.float64]:
+    """Seconds that :func:`predict` never says less of: nothing is read again, and no unit is idle.
+
+    A launch and the norm of two sums of what is done: of work that grows by as much with each sample, convex in them.
+    """
+    c = _columns(work, load())
+    return work.kernels * c.launch_s + np.hypot(*_bound(work, device, c, 0.0, 1.0))
+
+
+def _bound(
+    work: Stream, device: Accelerator, c: StreamColumns, again: NDArray[np.float64] | float,
+    busy: NDArray[np.float64] | float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Seconds by the memory, of which ``busy`` of the units use their part, and by what the units issue."""
+    moved, summed = work.read + work.written, work.row_bytes > 0
+    memory = (moved + again) / (c.memory * delivered(device) * _constants.bandwidth(device) * busy)
+    rate = float(device.compute_units or UNITS) * (device.clock_hz or CLOCK)
+    return memory, (moved / c.issue + np.where(summed, work.rows * c.row, 0.0)) / rate
 
 
 def _lost(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -184,6 +197,11 @@ class StreamColumns:
     again: NDArray[np.float64]
     kept: NDArray[np.float64]
     in_flight: NDArray[np.float64]
+
+
+def _columns(work: Stream, constants: dict[str, StreamConstants]) -> StreamColumns:
+    at = CLASS_OF[work.kind]
+    return StreamColumns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
 
 
 def _column(constants: dict[str, StreamConstants], name: str) -> NDArray[np.float64]:
