@@ -26,7 +26,7 @@ from triosim.core.dtypes import DTYPE_BYTES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.estimate import Z90, Estimates
-from triosim.kernels.physical.attention import family_of
+from triosim.kernels.physical.attention import resolved
 from triosim.kernels.physical.kinds import Work, price
 from triosim.kernels.physical.tuned_tiles import tuned
 from triosim.kernels.work.attention import attention
@@ -156,7 +156,7 @@ class ServingKernels:
     precision: Precision
     kv_type: str = "bfloat16"
     tensor_parallel: int = 1
-    family: str = "auto"
+    family: str = "paged"
     moved: KernelErrors = NOTHING_MOVED
     experts_apart: bool = False
     expert_ranks: ExpertRanks = TOGETHER
@@ -540,8 +540,8 @@ class ServingKernels:
     @property
     def one_call(self) -> bool:
         """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2, on GPUs)."""
-        family = family_of(self.device) if self.family == "auto" else self.family
-        return self.device.kind in GPUS and family == "flash2" and not self.two_attentions
+        family = resolved(self.family, self.device)
+        return self.device.kind in GPUS and family in ("flash2", "paged") and not self.two_attentions
 
     def _one_call_of(self, own: ServedHeads) -> tuple[MixedDevice, float]:
         """The device as the one call uses it, and how far off that is taken to be: by the spread of prompts' attention
