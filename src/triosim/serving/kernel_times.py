@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -95,25 +96,69 @@ def each_moved(ranks: int) -> list[KernelErrors]:
     return [NOTHING_MOVED._replace(**{name: 1.0}) for name in KernelErrors._fields if name != "network" or ranks > 1]
 
 
+WHOLE = "e2e.mean"
+"""The figure by which ends are looked for."""
+
+
+def ends_moved(
+    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], errors: Sequence[KernelErrors]
+) -> list[KernelErrors]:
+    """All classes off together, by which requests take as long as nine of ten times at most, and at least, as if the
+    logarithm of that were linear in them.
+
+    Args:
+        found: figures by name.
+        moved: what each becomes when one class of kernels is off by a standard deviation.
+        errors: these, as of :func:`each_moved`.
+    """
+    slopes = _slopes(WHOLE, found, moved)
+    steepest = math.hypot(*slopes)
+    shares = [Z90 * slope / steepest if steepest else 0.0 for slope in slopes]
+    parts = [[sign * share * each for each in one] for sign in (1, -1) for share, one in zip(shares, errors, strict=True)]
+    return [KernelErrors(*map(sum, zip(*half, strict=True))) for half in (parts[: len(errors)], parts[len(errors) :])]
+
+
+def _slopes(name: str, found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> list[float]:
+    """By how much the logarithm of a figure grows for each class that is off by a standard deviation."""
+    return [math.log(other[name] / found[name]) for other in moved]
+
+
 def intervals(
-    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], first: float = 0.0
-) -> dict[str, tuple[float, float]]:
+    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], first: float = 0.0,
+    ends: Sequence[Mapping[str, float]] = (),
+) -> dict[str, tuple[float, float]]:  # fmt: skip
     """90 % intervals of figures above zero.
 
-    Classes err apart from each other, and their logarithms are added as if figures were linear in them.
+    Classes err apart from each other, and their logarithms are added as if figures were linear in them.  They are not
+    where requests queue: a replica that is almost fully used makes them wait many times as long when its steps take a
+    little longer, but never less than their own steps when these take less.  So what figures become at the ends counts,
+    as many times as their own interval is wider than what their slopes make of those ends.
 
     Args:
         found: figures by name.
         moved: what each becomes when one class of kernels is off by a standard deviation (:func:`each_moved`).
         first: by how much first tokens may come later beside, in the unit of figures whose names begin with ``ttft``.
+        ends: what each becomes when all classes are off together (:func:`ends_moved`); none where figures are linear.
     """
     out = {}
     for name, value in found.items():
-        if value > 0 and all(other[name] > 0 for other in moved):
-            width = Z90 * math.sqrt(sum(math.log(other[name] / value) ** 2 for other in moved))
+        if value > 0 and all(other[name] > 0 for other in (*moved, *ends)):
+            slopes = _slopes(name, found, moved)
+            width = Z90 * math.hypot(*slopes)
+            below, above = width, width
+            if ends:
+                whole = _slopes(WHOLE, found, moved)
+                along = Z90 * sum(map(mul, slopes, whole)) / (math.hypot(*whole) or 1.0)
+                if abs(along) > ALIGNED * width:
+                    changes = [width / abs(along) * math.log(other[name] / value) for other in ends]
+                    below, above = max(0.0, -min(changes)), max(0.0, *changes)
             later = math.log1p(first / value) if name.startswith("ttft") else 0.0
-            out[name] = value * math.exp(-width), value * math.exp(math.hypot(width, later))
+            out[name] = value * math.exp(-below), value * math.exp(math.hypot(above, later))
     return out
+
+
+ALIGNED = 0.5
+"""Part of a figure's interval that its slopes make of the ends from which on these say how it bends."""
 
 
 def _moved(found: Estimates, z: float) -> Seconds:
