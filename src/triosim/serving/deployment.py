@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "triosim/serving/1"
 FEW = 2000
-"""Requests up to which the interval is found unless somebody says: it takes seven more runs, or eight where there are several devices."""
+"""Requests up to which the interval is found unless somebody says: it takes seven more runs, or eight of several
+devices."""
 TRANSFERS = ("whole", "layers", "none")
 """How a KV cache is sent from where its prompt was computed: all of it, layer by layer, or not at all (it is there)."""
 ORDERS = ("prefill-first", "decode-first")

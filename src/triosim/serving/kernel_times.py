@@ -113,9 +113,9 @@ def ends_moved(
     """
     slopes = _slopes(WHOLE, found, moved)
     steepest = math.hypot(*slopes)
-    shares = [Z90 * slope / steepest if steepest else 0.0 for slope in slopes]
-    parts = [[sign * share * each for each in one] for sign in (1, -1) for share, one in zip(shares, errors, strict=True)]
-    return [KernelErrors(*map(sum, zip(*half, strict=True))) for half in (parts[: len(errors)], parts[len(errors) :])]
+    shares = np.array([Z90 * slope / steepest if steepest else 0.0 for slope in slopes])
+    off = shares @ np.array(errors)
+    return [KernelErrors(*off.tolist()), KernelErrors(*(-off).tolist())]
 
 
 def _slopes(name: str, found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> list[float]:
