@@ -27,7 +27,7 @@ from triosim.core.dtypes import DTYPE_BYTES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.estimate import Z90, Estimates
-from triosim.kernels.physical.attention import resolved
+from triosim.kernels.physical.attention import family_of, resolved
 from triosim.kernels.physical.kinds import Work, price
 from triosim.kernels.physical.tuned_tiles import tuned
 from triosim.kernels.work.attention import attention
@@ -96,6 +96,8 @@ def each_moved(ranks: int) -> list[KernelErrors]:
     return [NOTHING_MOVED._replace(**{name: 1.0}) for name in KernelErrors._fields if name != "network" or ranks > 1]
 
 
+EIGHT_BITS = "float8_e4m3fn"
+"""To which tokens are cast for experts whose weights of 4 bits matrix instructions read."""
 WHOLE = "e2e.mean"
 """The figure by which ends are looked for."""
 
@@ -194,6 +196,7 @@ class ServingKernels:
         tuned_tiles: whose tables of tiles it has for products of experts, as of a policy.
         sinks_by_triton: whether attention with sinks has a kernel of its own, as of a policy.
         two_attentions: whether prompts and decodes have a kernel each, as of a policy.
+        casts_experts: whether tokens have 8 bits where experts' weights of 4 are read natively, as of a policy.
     """
 
     model: ServedModel
@@ -213,6 +216,7 @@ class ServingKernels:
     tuned_tiles: str = ""
     sinks_by_triton: bool = False
     two_attentions: bool = False
+    casts_experts: bool = False
 
     @cached_property
     def halves(self) -> str:
@@ -417,21 +421,26 @@ class ServingKernels:
         """The grouped products that so many tokens choose, on the fullest of the devices that share the experts, each
         with so much of the inner width of its own; ``beside`` these, experts that all tokens choose."""
         stored = self.precision
+        family = self._experts_family(stored.stored)
+        multiplied = EIGHT_BITS if family == "native" and self.casts_experts else self._multiplied(stored)
         local = np.full(n.shape, own.count / ranks.ranks + beside)
         tiles = stored.weight_bytes == 2 and tuned(self.tuned_tiles, self.device.name, local, np.full(n.shape, inner))
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen + beside, self.model.width, inner,
-            ranks.touched(n, own) + beside, dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family=self._experts_family(stored.stored), gated=self.model.gated, chance=True, tuned=tiles,
+            ranks.touched(n, own) + beside, dtype=multiplied, weight_dtype=stored.stored, family=family,
+            gated=self.model.gated, chance=True, tuned=tiles,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)
 
     def _experts_family(self, stored: str) -> str:
         """Kernels of products by weights of that type; AMD's GPUs before CDNA4 have no instruction that reads 4-bit
-        floats, and vLLM takes Triton's there (``get_mxfp4_backend`` of its ``quantization/mxfp4.py``)."""
+        floats, and vLLM takes Triton's there (``get_mxfp4_backend`` of its ``quantization/mxfp4.py``).  On Blackwell's
+        data-centre dies it, SGLang and TensorRT-LLM have kernels whose instructions read them (ibid.)."""
         if DTYPE_BYTES[stored] >= 1:
             return "triton"
+        if stored == "float4_e2m1" and family_of(self.device) == "trtllm":
+            return "native"
         known = "float4_e2m1" in self.device.peak_flops or stored != "float4_e2m1"
         return "marlin" if known or self.device.vendor != "AMD" else "upcast"
 
