@@ -219,6 +219,8 @@ def resolved(family: str, device: Accelerator) -> str:
     best = family_of(device)
     if family == "torch":
         return "flash2" if best == "flash3" else best
+    if family == "paged":
+        return family if best == "flash2" and device.vendor == "NVIDIA" else best
     return best if family in ("auto", "cudnn") else family
 
 
