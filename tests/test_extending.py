@@ -103,6 +103,12 @@ def test_the_page_has_every_kind_of_part_and_an_example_of_each() -> None:
             assert issubclass(found, registry.base) if registry.base else found._is_protocol == base.startswith("(")
 
 
+def test_the_reference_has_the_interface_of_every_kind() -> None:
+    headings = re.findall("^## (.+)$", (ROOT / "docs/reference/parts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = [re.fullmatch(r"\[(.*)\]\(#.*\)", link)[1] for link, *_ in ROWS]
+    assert {f"{what[0].upper()}{what[1:]}" for what in wanted} <= set(headings)
+
+
 @functools.lru_cache(maxsize=1)
 def _registries() -> list[Registry]:
     """All registries of the package."""
@@ -184,7 +190,7 @@ def test_what_the_reader_cannot_read_is_a_sentence(outside: Path, tmp_path: Path
 
 def test_the_family_counts_its_parameters_and_trains(outside: Path) -> None:
     trace = triosim.model(str(outside / "small.toml"), batch_size=4)
-    sizes = (3 * 32 * 32, 512, 256, 10)
+    sizes = (3 * 32 * 32, 512, 256, 100)
     expected = sum(a * b + b for a, b in itertools.pairwise(sizes))
     assert sum(trace.values.shape.products()[trace.weights()]) == expected
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} == set(trace.operators.phase.tolist())
