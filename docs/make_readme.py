@@ -1,9 +1,10 @@
-"""Fill the README's output, accuracy table and picture from real runs.
+"""Fill the README's output and picture, and the tables of docs/accuracy.md, from real runs.
 
     python docs/make_readme.py [--data ../shared/data] [--chromium /usr/bin/chromium]
 
-Runs the commands that the README shows and writes what they print between its markers.  Without measured data the
-accuracy table stays as it is; without Chromium the picture does.
+Runs the commands that the pages show and writes what they print between their markers.  Without measured data the
+accuracy tables stay as they are; without Chromium the picture does.  What published trainings are off by stands on
+both pages too: docs/make_validation.py fills it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WIDTH = "96"
 
 
 def main() -> None:
-    """Rewrite README.md and docs/report.png."""
+    """Rewrite README.md, docs/accuracy.md and docs/report.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("chromium-browser"))
@@ -38,15 +39,18 @@ def main() -> None:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     text = _between(text, "output", f"```text\n{_run(*COMMAND)}```")
+    if options.scale:
+        text = _between(text, "scale", f"```text\n{_printed('benchmarks/scale.py', '--data', str(options.data))}```")
+    readme.write_text(text, encoding="utf-8")
     if (options.data / "triosim-h100").is_dir():
+        page = ROOT / "docs" / "accuracy.md"
+        text = page.read_text(encoding="utf-8")
         table = _printed("-m", "validation.judge.main_job", "--data", str(options.data))
         text = _between(text, "accuracy", f"```text\n{table}```")
         data = str(options.data / "collectives" / "nccl.parquet")
         summary = _printed("-m", "validation.judge.collectives", "--data", data).strip().split("\n\n")[-1]
         text = _between(text, "collectives", f"```text\n{summary}\n```")
-    if options.scale:
-        text = _between(text, "scale", f"```text\n{_printed('benchmarks/scale.py', '--data', str(options.data))}```")
-    readme.write_text(text, encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
     if options.chromium:
         _picture(options.chromium)
 

@@ -1,4 +1,4 @@
-"""Fill the tables of docs/validation.md that say what is predicted now of published trainings.
+"""Fill the tables that say what is predicted now of published trainings: docs/validation.md, accuracy.md, README.md.
 
     python -m validation.judge.training --json published.json
     python -m validation.judge.training --data DATA/training/measured.csv --json measured.json
@@ -6,9 +6,10 @@
     PYTHONPATH=. python docs/make_validation.py published.json measured.json bridge.json
 
 Each file is known by its name; tables of those that are not given stay as they are.  A table stands between
-``<!-- now NAME [FIRST LAST] [odd|apart|sums|targets] -->`` and ``<!-- end now -->``: of the rows from id FIRST to LAST,
-of odd ones alone of the sources that it names already, of even and odd ones apart, the sums of all that no constant was
-chosen with, or what was asked beside what is reached.
+``<!-- now NAME [FIRST LAST] [odd|apart|sums|groups|targets] -->`` and ``<!-- end now -->``: of the rows from id FIRST
+to LAST, of odd ones alone of the sources that it names already, of even and odd ones apart, the sums of all that no
+constant was chosen with, each group of sources that came together as first predicted and as now, or what was asked
+beside what is reached.
 """
 
 from __future__ import annotations
@@ -21,12 +22,26 @@ from pathlib import Path
 from validation.judge import targets
 from validation.judge.training import HEAD, Judged, as_first, line
 
-PAGE = Path(__file__).with_name("validation.md")
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "docs" / "validation.md", ROOT / "docs" / "accuracy.md", ROOT / "README.md")
 MARKED = re.compile(r"(<!-- now (\w+)((?: \w+)*) -->\n).*?(<!-- end now -->)", re.DOTALL)
 LAST_COLUMN = " hi/lo"
 """Memory and what predicting takes stand elsewhere."""
 BLIND = "P0201"
 """From this row on sources were predicted before anyone had looked at them, even rows too."""
+GROUPS = {
+    "P0001": "NeMo, torchtitan, fms-fsdp, MT-NLG",
+    "P0101": "DGX Cloud's recipes (NeMo, MaxText), fms-fsdp",
+    "P0201": "FlashAttention, Pax, KempnerForge, Nanotron, Gaudi 2, ...",
+    "P0253": "torchtitan on H200, KempnerForge's 175B, ATorch",
+    "P0301": "FlagPerf, PaddleNLP, OLMo-core, Trainium, Qwen, ...",
+    "P0346": "llm.c, Pythia, OPT, Llama 3 405B, torchtune, images, ...",
+    "P0382": "Google Cloud's recipes: NeMo and MaxText",
+    "P0401": "MLPerf Training 4.0 and 5.1: Hopper, MI300X to MI355X",
+    "P0501": "MLPerf 5.1 on Blackwell, cuDNN's Llama, NeMo fine-tuning",
+    "P0545": "XTuner, Lambda, FlagPerf's encoders, Nemotron-4, NeMo 2025, ...",
+}
+"""Sources that came together, by the id of their first row."""
 EVEN, ODD, NOW = "even rows, which may shape a stack", "odd rows, which judge", "the same rows as predicted now"
 
 
@@ -48,13 +63,16 @@ def main() -> None:
             tables = [_table([row for row in odd if f"\n{row.source[:40]}" in mark[0]], "", whole=False)]
         elif "sums" in words:
             tables = [_sums(own)]
+        elif "groups" in words:
+            tables = [_groups(own)]
         elif "apart" in words:
             tables = [_table(even, EVEN), _table(odd, ODD)]
         else:
             tables = [_table(own, NOW)]
         return f"{mark[1]}```text\n" + "\n\n".join(tables) + f"\n```\n{mark[4]}"
 
-    PAGE.write_text(MARKED.sub(filled, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(MARKED.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _read(path: Path) -> list[Judged]:
@@ -76,6 +94,26 @@ def _sums(rows: list[Judged]) -> str:
         line(unseen, "all of these, now"),
     ]
     return "\n".join(_narrow(one) for one in lines)
+
+
+def _groups(rows: list[Judged]) -> str:
+    """A line of each group: mean error, bias and share held, as first predicted and as now."""
+    lines = [f"{'':62} {'':4}  {'first predicted':>20}  {'now':>20}"]
+    lines.append(f"{'sources':62} {'rows':>4}" + f"  {'mean':>6} {'bias':>7} {'holds':>5}" * 2)
+    starts = [*GROUPS, "Q"]
+    for (start, title), end in zip(GROUPS.items(), starts[1:], strict=True):
+        own = [row for row in rows if start <= row.id < end]
+        first = [as_first(row) for row in own if row.first]
+        lines.append(f"{title:62} {len(own):4}  {_figures(first)}  {_figures(own)}")
+    return "\n".join(lines)
+
+
+def _figures(rows: list[Judged]) -> str:
+    if not rows:  # whose first predictions are not among the data
+        return f"{'-':>6} {'-':>7} {'-':>5}"
+    errors = [row.error for row in rows]
+    held = sum(row.low <= row.measured <= row.high for row in rows) / len(rows)
+    return f"{sum(map(abs, errors)) / len(rows):6.1%} {sum(errors) / len(rows):+7.1%} {held:5.0%}"
 
 
 def _table(rows: list[Judged], title: str, whole: bool = True) -> str:

@@ -69,6 +69,14 @@ def test_the_readme_counts_what_there_is() -> None:
         assert [int(found) for found in re.findall(words, text)] == [count], words
 
 
+def test_the_readme_tells_of_accuracy_what_the_page_does() -> None:
+    told = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").splitlines()
+    section = re.search(r"^## How good it is$(.*?)^## ", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    rows = [line for line in section[1].splitlines() if line.startswith("| ")]
+    assert len(rows) > 5
+    assert set(rows) <= set(told)
+
+
 @pytest.mark.parametrize("command", _commands(), ids=str)
 def test_a_command_of_the_documentation_runs(command: str, tmp_path: Path) -> None:
     if " record " in command:

@@ -52,7 +52,7 @@ COMMANDS = [
     line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()
 ]
 POINTS = parse_toml(FILES["pyproject.toml"], "pyproject.toml")["project"]["entry-points"]
-ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if "| `triosim." in line]
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| [")]
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +88,25 @@ def _forget_kinds() -> None:
 
 def test_the_page_has_every_kind_of_part_and_an_example_of_each() -> None:
     assert {registry.group for registry in _registries()} == set(POINTS)
-    assert [group.strip("`") for *_, group, _ in ROWS] == list(POINTS)
-    for what, folder, base, group, example in ROWS:
-        ((name, value),) = POINTS[group.strip("`")].items()
-        assert example.startswith(f"[`{name}`]")
+    for (link, folder, base), (group, points) in zip(ROWS, POINTS.items(), strict=True):
+        (value,) = points.values()
+        what = re.fullmatch(r"\[(.*)\]\(#.*\)", link)[1]
         assert f"\n## {what[0].upper()}{what[1:]}\n" in PAGE
         module, _, cls = value.partition(":")
         assert re.search(rf"@registered\n(@.*\n)?class {cls}[(:]", PARTS[f"{module.split('.')[1]}.py"])
         assert (ROOT / "src" / "triosim" / folder.strip("`")).is_dir()
         named = re.findall(r"`([\w.]+)`", base)
         home, _, first = f"triosim.{named[0]}".rpartition(".")
-        (registry,) = [r for r in _registries() if r.group == group.strip("`")]
+        (registry,) = [r for r in _registries() if r.group == group]
         for own in (first, *named[1:]):
             found = getattr(importlib.import_module(home), own)
             assert issubclass(found, registry.base) if registry.base else found._is_protocol == base.startswith("(")
+
+
+def test_the_reference_has_the_interface_of_every_kind() -> None:
+    headings = re.findall("^## (.+)$", (ROOT / "docs/reference/parts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = [re.fullmatch(r"\[(.*)\]\(#.*\)", link)[1] for link, *_ in ROWS]
+    assert {f"{what[0].upper()}{what[1:]}" for what in wanted} <= set(headings)
 
 
 @functools.lru_cache(maxsize=1)
@@ -185,7 +190,7 @@ def test_what_the_reader_cannot_read_is_a_sentence(outside: Path, tmp_path: Path
 
 def test_the_family_counts_its_parameters_and_trains(outside: Path) -> None:
     trace = triosim.model(str(outside / "small.toml"), batch_size=4)
-    sizes = (3 * 32 * 32, 512, 256, 10)
+    sizes = (3 * 32 * 32, 512, 256, 100)
     expected = sum(a * b + b for a, b in itertools.pairwise(sizes))
     assert sum(trace.values.shape.products()[trace.weights()]) == expected
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} == set(trace.operators.phase.tolist())

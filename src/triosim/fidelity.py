@@ -12,8 +12,6 @@ from triosim.core.validated_fields import FrozenDict, ValidatedFields, ValueRang
 NETWORK, PREDICTION = "Communication", "How it is predicted"
 """Groups of options as help lists them."""
 
-HOST_MODES = ("recorded", "eager", "large-model", "compiled", "graph", "none")
-
 
 @dataclass(frozen=True, init=False)
 class Fidelity(ValidatedFields):

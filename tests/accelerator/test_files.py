@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerator.designs import THREE, random_mapping
+from tests.accelerator.timeloop_text import architecture_text, problem_text
 from triosim.accelerator import writing
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
 from triosim.accelerator.energies import FACTOR, completed, multiply_add_j, sram_j
@@ -168,8 +169,8 @@ SIDE_BY_SIDE = Architecture(
 def test_yaml_that_is_written_is_read_as_the_same(design, tmp_path):
     problem = convolution(c=4, m=6, p=8, q=4, r=3, s=3, stride=2).sparse({"Weights": 0.25})
     found = written(
-        tmp_path, arch_yaml=writing.timeloop_architecture(design, problem), ert_yaml=writing.ert(design),
-        problem_yaml=writing.timeloop_problem(problem),
+        tmp_path, arch_yaml=architecture_text(design, problem), ert_yaml=writing.ert(design),
+        problem_yaml=problem_text(problem),
     )  # fmt: skip
     assert found.problem == problem
     assert found.architecture is not None

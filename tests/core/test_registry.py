@@ -67,7 +67,7 @@ def test_other_distributions_add_parts(folder: Registry, monkeypatch) -> None:
 def test_a_name_given_twice_is_an_error(folder: Registry, monkeypatch, names: tuple[str, ...]) -> None:
     points = [EntryPoint(name, "pathlib:Path", folder.group) for name in names]
     monkeypatch.setattr(registry, "installed", lambda group: points)
-    with pytest.raises(RuntimeError, match="registered twice"):
+    with pytest.raises(InputError, match=r"registered twice: .* rename it there"):
         folder.names()
 
 

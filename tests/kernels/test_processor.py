@@ -9,7 +9,7 @@ import pytest
 
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import convolution, gemm
+from triosim.kernels.physical import convolution, gemm, processor
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import gemm as products
@@ -20,7 +20,7 @@ CORE = Accelerator("core", kind="cpu", compute_units=1, peak_flops={"float32": 2
 def test_a_product_takes_its_launch_its_flop_and_its_bytes() -> None:
     constants = gemm.load().constants
     own = constants["simt"]
-    found = gemm.predict(
+    found = processor.products(
         products([1.0, 512.0, 8.0], [4096.0, 512.0, 8.0], [4096.0, 512.0, 8.0], "float32"), CORE, constants
     )
     flop = 2 * np.array([4096.0**2, 512.0**3, 8.0**3])
@@ -40,7 +40,7 @@ def test_a_convolution_of_three_by_three_saves_no_multiplications() -> None:
         )  # fmt: skip
 
     constants = convolution.load()
-    one, nine = (convolution.predict(image(taps), CORE, constants).seconds[0] for taps in (1.0, 3.0))
+    one, nine = (processor.convolutions(image(taps), CORE, constants).seconds[0] for taps in (1.0, 3.0))
     assert nine > 7.5 * one, "on a GPU Winograd's algorithm takes fewer"
     gpu = replace(CORE, kind="gpu")
     assert (

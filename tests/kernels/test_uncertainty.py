@@ -13,7 +13,7 @@ from tests.kernels.example import job
 from triosim.kernels.classes import GROUPS
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.pricing import price
-from triosim.kernels.uncertainty import by_class, half_width, total_half_width
+from triosim.kernels.uncertainty import by_class, half_width
 
 
 def test_independent_classes_by_hand():
@@ -32,7 +32,7 @@ def test_operators_of_one_class_err_together():
     at = [GROUPS.index(name) for name in ("matrix", "elementwise", "other")]
     assert seconds[at].tolist() == [1.0, 2.0, 1.0]
     assert spread[at].tolist() == pytest.approx([0.1, 0.2, 0.4])
-    assert total_half_width(found, asked.trace) == pytest.approx(math.sqrt(0.1**2 + 0.4**2 + 0.4**2) / 4)
+    assert half_width(*by_class(found, asked.trace)) == pytest.approx(math.sqrt(0.1**2 + 0.4**2 + 0.4**2) / 4)
 
 
 def test_operators_that_run_more_often_weigh_more():

@@ -18,7 +18,7 @@ from triosim.hardware import catalog
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
-from triosim.kernels.uncertainty import total_half_width
+from triosim.kernels.uncertainty import by_class, half_width
 from triosim.operators import kind
 from triosim.sources.readers.triosim_csv import TriosimCsv
 from triosim.trace.tables import Phase, Trace
@@ -49,7 +49,7 @@ def test_four_times_the_batch(recorded):
     total = float(found.seconds.sum())
     assert abs(total / MEASURED_S - 1) < 0.046
     assert total < price(asked, "proportional").seconds.sum()
-    assert abs(np.log(MEASURED_S / total)) < total_half_width(found, asked.trace) < 0.3
+    assert abs(np.log(MEASURED_S / total)) < half_width(*by_class(found, asked.trace)) < 0.3
 
 
 def test_the_optimizer_does_not_follow_the_batch(recorded):

@@ -7,6 +7,8 @@ host that issues each operator, and an optimizer that waits for the gradients.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from triosim.prediction.result import (
     Interval,
     LayerRow,
     Memory,
+    OnDemand,
     Result,
     StageRow,
     Throughput,
@@ -356,14 +359,29 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         warnings=() if fits else (
             f"The plan needs {needed / GIB:.1f} GiB on device 0, more than the device has: it does not fit.",
         ),
-        tasks=len(slices), flows=640, make_energy=lambda: _energy(period, ranks),
-        make_cost=lambda energy, interval, varies: cost(
-            Usage((("H100-SXM5-80GB", float(ranks)),), period / 3600, energy.node_j), CostOptions()
+        tasks=len(slices), flows=640,
+        on_demand=OnDemand(
+            interval=lambda: Interval(period * 0.93, period * 1.08, (), 200, "links shared anew"),
+            energy=lambda: _energy(period, ranks),
+            cost=lambda energy, interval, varies: cost(
+                Usage((("H100-SXM5-80GB", float(ranks)),), period / 3600, energy.node_j), CostOptions()
+            ),
+            layers=lambda: _layers(timeline, replicas, iterations),
+            timeline=lambda: timeline,
+            stats=lambda: Stats(1.0, 0.5, "native"),
         ),
-        make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200, "links shared anew"),
-        make_layers=lambda: _layers(timeline, replicas, iterations), make_timeline=lambda: timeline,
-        make_stats=lambda: Stats(1.0, 0.5, "native"),
     )  # fmt: skip
+
+
+def with_parts(result: Result, layers: Iterable[LayerRow] | None = None, timeline: Timeline | None = None) -> Result:
+    """The result with other rows per module, or another timeline."""
+    parts = result.on_demand
+    if layers is not None:
+        rows = tuple(layers)
+        parts = replace(parts, layers=lambda: rows)
+    if timeline is not None:
+        parts = replace(parts, timeline=lambda: timeline)
+    return replace(result, on_demand=parts)
 
 
 def _layers(timeline: Timeline, replicas: int, iterations: int) -> tuple[LayerRow, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.command import run
-from tests.report.example import make
+from tests.report.example import make, with_parts
 from triosim.core.errors import InputError
 from triosim.core.units import format_bytes, format_time
 from triosim.prediction.result import Efficiency, Result
@@ -41,10 +41,10 @@ def odd(result: Result) -> Result:
         rank_names=tuple(n + ODD for n in timeline.rank_names),
         links=dataclasses.replace(timeline.links, name=tuple(n + ODD for n in timeline.links.name)),
     )  # fmt: skip
+    layers = [dataclasses.replace(row, module=row.module + ODD) for row in result.layers]
     return dataclasses.replace(
-        result, make_timeline=lambda: timeline, workload=dataclasses.replace(result.workload, name=ODD),
+        with_parts(result, layers, timeline), workload=dataclasses.replace(result.workload, name=ODD),
         fidelity=result.fidelity.replaced(solver_options={ODD: ODD}), sources=(ODD,), warnings=(ODD,),
-        make_layers=lambda: tuple(dataclasses.replace(row, module=row.module + ODD) for row in result.layers),
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_unlimited_links_and_unknown_numbers_are_valid_json() -> None:
     links = dataclasses.replace(result.timeline.links, bandwidth=np.full(8, np.inf))
     changed = dataclasses.replace(result.timeline, links=links)
     workload = dataclasses.replace(result.workload, recorded_time_s=float("nan"))
-    result = dataclasses.replace(result, make_timeline=lambda: changed, workload=workload)
+    result = dataclasses.replace(with_parts(result, timeline=changed), workload=workload)
     rows = embedded(html.render(result))["links"]["rows"]
     assert rows
     assert all(row[2] is None and row[3] == 0 for row in rows)

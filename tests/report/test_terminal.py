@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.report.example import make
+from tests.report.example import make, with_parts
 from triosim.core.units import format_time
 from triosim.prediction.result import CollectiveRow, Efficiency, LayerRow, Result, Throughput
 from triosim.report.terminal import _cells, summary
@@ -77,7 +77,7 @@ def test_shares_of_the_breakdown_add_up() -> None:
 def test_it_needs_neither_colour_nor_unicode() -> None:
     result = make()
     long = dataclasses.replace(result.layers[0], module="a." * 60 + "end", compute_s=1.0)
-    shown = text(dataclasses.replace(result, make_layers=lambda: (long, *result.layers)), encoding="ascii")
+    shown = text(with_parts(result, layers=(long, *result.layers)), encoding="ascii")
     assert "\x1b" not in shown
     shown.encode("ascii")
     assert "..a.a.a" in shown.replace("…", "..")
@@ -105,7 +105,7 @@ def test_shares_of_modules_are_of_the_iteration() -> None:
         LayerRow("a", "forward", 0.5, 2.0, 0.125, 0, 0, 0), LayerRow("b", "forward", 0.25, 1.0, 0.0, 0, 0, 0),
         LayerRow("a", "backward", 0.5, 0.0, 0.0, 0, 0, 0),
     ]  # fmt: skip
-    result = dataclasses.replace(make(), make_layers=lambda: tuple(rows), iteration_time_s=2.0)  # of two stages
+    result = dataclasses.replace(with_parts(make(), layers=rows), iteration_time_s=2.0)  # of two stages
     shown = text(result)
     assert re.search(r"^  a +500 ms +500 ms +125 ms +28.1 %$", shown, re.M)
     assert re.search(r"^  b +250 ms +- +- +6.2 %$", shown, re.M)
@@ -115,7 +115,7 @@ def test_names_are_not_taken_for_markup() -> None:
     result = make()
     odd = dataclasses.replace(result.layers[0], module="[bold]x[/nonsense]", compute_s=9.0)
     strange = dataclasses.replace(
-        result, make_layers=lambda: (odd,), sources=("[red]measured[/red]",), warnings=("[link=x]!",)
+        with_parts(result, layers=(odd,)), sources=("[red]measured[/red]",), warnings=("[link=x]!",)
     )
     shown = text(strange)
     for words in ("[bold]x[/nonsense]", "[red]measured[/red]", "[link=x]!"):
@@ -139,7 +139,7 @@ def test_calls_of_all_sizes_are_added_up() -> None:
 
 def test_nothing_is_invented_when_little_is_known() -> None:
     result = dataclasses.replace(
-        make(stages=1, replicas=1, host=False), make_layers=tuple, sources=(),
+        with_parts(make(stages=1, replicas=1, host=False), layers=()), sources=(),
         throughput=Throughput(None, None), efficiency=Efficiency(None, None, None, None, "", None, "no shapes"),
     )  # fmt: skip
     shown = text(result)

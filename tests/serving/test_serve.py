@@ -314,3 +314,20 @@ def test_a_million_output_tokens_cost_the_same_in_the_table_and_with_cost(tmp_pa
     assert float(alone) == pytest.approx(4 * float(both), rel=1e-3)
     rows = json.loads(run("cost", file, "--json", "-").stdout)["rows"]
     assert float(alone) == pytest.approx(next(r["usd"] for r in rows if r["unit"] == "million output tokens"), rel=1e-3)
+
+
+def test_a_model_that_a_toml_file_configures_is_served_and_a_missing_fleet_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 320,
+    }
+    file.write_text('family = "llama"\n' + "".join(f"{name} = {value}\n" for name, value in sizes.items()))
+    assert (
+        "small.toml under vllm on 1 x 1 H100"
+        in run("serve", file.name, "--device", "H100", *TRAFFIC, cwd=tmp_path).stdout
+    )
+    assert "No such file" in run("serve", str(tmp_path / "none.toml"), "--device", "H100", *TRAFFIC, code=2).stderr

@@ -277,7 +277,7 @@ def test_buckets_of_a_stack_are_what_is_reduced() -> None:
         plan = Plan(dp=4, tp=2, micro_batches=2, stack=load("megatron-core"), **asked)
         job = written(stage_job(price_job(trace, triosim.system("hgx-a100"), plan)))
         program = job.programs[0]
-        sizes = program.bytes[(program.op == Op.COLLECTIVE) & (program.axis == job.mesh.data_axis)]
+        sizes = program.bytes[(program.op == Op.COLLECTIVE) & (program.axis == job.mesh.row("dp"))]
         return sorted(int(size) for size in sizes)
 
     own, asked = reduced(), reduced(bucket_bytes=26_214_400)

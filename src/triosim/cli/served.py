@@ -33,11 +33,12 @@ def deployment_of(options: ServeOptions) -> Deployment:
     from triosim.serving.pool_options import pool_of
 
     if is_fleet(options.model):
+        fleet = fleet_file(options.model)
         typed = typed_fields()
         given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one, typed)]
         if given:
             raise InputError(f"{options.model} says what serves: leave out {', '.join(given)}")
-        return fleet_file(options.model)
+        return fleet
     _check(options)
     roles = _roles(options)
     size, count = (

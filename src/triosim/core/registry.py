@@ -76,8 +76,9 @@ class Registry(Generic[T]):
         """The class registered under ``name``; imports its file on first use.
 
         Raises:
-            InputError: no part has that name, or another distribution gives under it what is no such part.
-            RuntimeError: two parts share the name, or the file does not end in one registered class.
+            InputError: no part has that name, another distribution gives under it what is no such part, or two parts of
+                the kind share a name.
+            RuntimeError: the file does not end in one registered class.
         """
         key = _key(name)
         if key not in self._classes:
@@ -144,9 +145,18 @@ class Registry(Generic[T]):
         for point in installed(self.group):
             key = _key(point.name)
             if key in points or key in files:
-                raise RuntimeError(f"{self.what} {point.name!r} is registered twice (entry point {point.value})")
+                other = f"{_distribution(points[key])} has" if key in points else "TrioSim has"
+                raise InputError(
+                    f"{self.what} {point.name} is registered twice: {_distribution(point)} "
+                    f"(entry point {point.value} of {self.group}) brings a name that {other}: "
+                    "rename it there, or uninstall that"
+                )
             points[key] = point
         return points
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "a distribution"
 
 
 def _as_they_are(folders: Iterable[str]) -> tuple[tuple[str, int], ...]:

@@ -14,19 +14,6 @@ SCHEMA = "triosim/result/1"
 """Of what ``train`` and ``infer`` write (docs/results.md)."""
 
 
-def read_result(path: Path, by: str = "train or infer") -> Mapping[str, Any]:
-    """A prediction that ``--json`` wrote.
-
-    Args:
-        path: its file.
-        by: the commands that may have written it, for the cure.
-
-    Raises:
-        InputError: the file cannot be read, or is no result.
-    """
-    return check_result(guarded.document(path, "a result that --json wrote"), str(path), by)
-
-
 OF_STEPS = "triosim/posttraining/1"
 """Of what ``train --post`` writes: a step of several phases."""
 
@@ -42,7 +29,7 @@ def read_prediction(path: Path) -> Mapping[str, Any]:
 
 
 def check_result(document: Mapping[str, Any], where: str, by: str = "train or infer") -> Mapping[str, Any]:
-    """The document, which is a prediction.
+    """The document, which is a prediction; ``by`` are the commands that may have written it, for the cure.
 
     Raises:
         InputError: it is none.

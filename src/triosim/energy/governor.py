@@ -42,11 +42,6 @@ class ClockedOperators:
     cache_j: NDArray[np.float64]
     memory_j: NDArray[np.float64]
 
-    @property
-    def dynamic_j(self) -> NDArray[np.float64]:
-        """Joules of one run beside static power."""
-        return self.flop_j + self.cache_j + self.memory_j
-
 
 def at_clock(work: OperatorWork, clock: float, brake: float = 1.0) -> ClockedOperators:
     """Operators at a clock.

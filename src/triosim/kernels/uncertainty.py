@@ -51,8 +51,3 @@ def half_width(seconds: Sequence[float] | NDArray, spread: Sequence[float] | NDA
     if not total > 0:
         return 0.0
     return math.hypot(*(float(t) / total * float(s) for t, s in zip(seconds, spread, strict=True)))
-
-
-def total_half_width(estimates: Estimates, trace: Trace, weight: NDArray[np.float64] | None = None) -> float:
-    """Half-width, as a logarithm, of the 90 % interval of the sum of all operator times; see :func:`by_class`."""
-    return half_width(*by_class(estimates, trace, weight))

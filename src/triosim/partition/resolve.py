@@ -49,11 +49,6 @@ class JobMesh(Mesh):
         return self.size("pp")
 
     @property
-    def data_axis(self) -> int:
-        """Row of the axis of the replicas."""
-        return self.row("dp")
-
-    @property
     def pipeline_axis(self) -> int:
         """Row of the axis of the stages."""
         return self.row("pp")

@@ -153,14 +153,15 @@ class _Simulation:
             return said
 
         found = self._result(job, turns.run, turns.sources, uncertainty_of_turns, largest)
-        return replace(
-            found,
-            make_interval=lambda: (found if unsure() else at_length()).make_interval(),
-            make_energy=lambda: at_length().energy,
-            make_cost=lambda used, interval, varies: at_length().make_cost(used, interval, varies),
-            make_layers=lambda: at_length().layers,
-            make_timeline=lambda: at_length().timeline,
+        parts = replace(
+            found.on_demand,
+            interval=lambda: (found if unsure() else at_length()).on_demand.interval(),
+            energy=lambda: at_length().energy,
+            cost=lambda used, interval, varies: at_length().on_demand.cost(used, interval, varies),
+            layers=lambda: at_length().layers,
+            timeline=lambda: at_length().timeline,
         )
+        return replace(found, on_demand=parts)
 
     def whole(self, on_finished: OnFinished | None, variation: Variation | None) -> Result:
         """The result from every micro-batch of the job."""

@@ -38,7 +38,7 @@ from triosim.prediction.metrics import (
 )
 from triosim.prediction.played_run import RankTimeUse, Run, S, transfers
 from triosim.prediction.prepare import CompiledJob
-from triosim.prediction.result import Interval, Memory, Result, Throughput, Workload
+from triosim.prediction.result import Interval, Memory, OnDemand, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES, Timeline
 from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
@@ -106,12 +106,14 @@ class Summary:
             warnings=self.warnings(memory.fits),
             tasks=run.played_tasks,
             flows=run.flows,
-            make_interval=lambda: self._interval(seconds),
-            make_energy=account.energy,
-            make_cost=lambda energy, interval, varies: self._cost(energy, seconds, throughput, interval, varies),
-            make_layers=lambda: layer_rows(run, trace, account),
-            make_timeline=lambda: self._timeline(account),
-            make_stats=self.stats,
+            on_demand=OnDemand(
+                interval=lambda: self._interval(seconds),
+                energy=account.energy,
+                cost=lambda energy, interval, varies: self._cost(energy, seconds, throughput, interval, varies),
+                layers=lambda: layer_rows(run, trace, account),
+                timeline=lambda: self._timeline(account),
+                stats=self.stats,
+            ),
         )
 
     def _timeline(self, account: EnergyAccount) -> Timeline:

@@ -24,6 +24,7 @@ class Pass(IntEnum):
     """What an action runs of a micro-batch."""
 
     FORWARD = 0
+    """The forward."""
     BACKWARD = 1
     """The whole backward."""
     INPUT_GRADIENT = 2
@@ -33,7 +34,13 @@ class Pass(IntEnum):
 
 
 class Action(NamedTuple):
-    """One pass of one micro-batch through one chunk of a stage."""
+    """One pass of one micro-batch through one chunk of a stage.
+
+    Attributes:
+        what: forward, backward, or a half of a backward.
+        micro_batch: its number, from 0.
+        chunk: the part of the model among those of the stage, in the order of the forward.
+    """
 
     what: Pass
     micro_batch: int

@@ -6,7 +6,6 @@ All ranks that do the same work form one *rank class* with one program; only the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -115,10 +114,6 @@ class Program:
     def holding(self) -> NDArray[np.bool_]:
         """Which instructions are collectives that hold multiprocessors while they run."""
         return (self.op == Op.COLLECTIVE) & (self.stream != ENGINES)
-
-    def with_seconds(self, seconds: NDArray[np.float64]) -> Program:
-        """The same program with other durations."""
-        return replace(self, seconds=seconds)
 
 
 def of_iteration(row: int) -> int:

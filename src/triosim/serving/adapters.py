@@ -34,9 +34,6 @@ BYTES = 2.0
 """Of an element of an adapter: 16 bits, whatever the weights are."""
 MOST_ADAPTERS = 10_000_000
 """Each is drawn with a chance of its own."""
-LAUNCHED = 8
-"""Kernels of a layer: down and up for queries, keys and values, for the attention's output, for gate and up, and for
-down."""
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,13 @@ class _Fleet(_Machine):
 
 
 def is_fleet(name: str) -> bool:
-    """Whether what the user names is a file of a fleet: models are configured in JSON."""
-    return name.lower().endswith(".toml")
+    """Whether what the user names is a file of a fleet; one that says its ``family`` configures a model."""
+    if not name.lower().endswith(".toml"):
+        return False
+    try:
+        return "family" not in guarded.values(Path(name))
+    except InputError:  # which the reader of fleets tells
+        return True
 
 
 def fleet_file(path: str | PathLike[str]) -> Deployment:

@@ -24,7 +24,7 @@ from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.core.tiling import NotRepeating
 from triosim.sources.models._decoder import Decoder, joined, with_layers
-from triosim.sources.models._family import Family, Text
+from triosim.sources.models._family import Family, Stages, Text, field_type, wrong_value
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._kernels import LayerKernels
 from triosim.sources.models._llama_like import CHUNKED, LAYER_TYPES, LINEAR, SLIDING
@@ -488,9 +488,9 @@ def _configure(name: str, table: Mapping[str, Any], where: str) -> Family:
     for key, value in table.items():
         if key not in fields:
             raise InputError(f"{where}: {unknown(f'{name} key', key, fields)}")
-        if problem := _wrong_type(str(fields[key].type), value, default=fields[key].default):
+        if problem := wrong_value(fields[key], value):
             raise InputError(f"{where}: {key} must be {problem}, not {quoted(value)}")
-        if isinstance(value, (list, tuple)) and fields[key].type not in _LISTS:  # layers of each stage
+        if field_type(fields[key]) == Stages:
             check_memory(WEIGHT_BYTES * sum(value), f"{where}: {sum(value)} layers of {key}", "use fewer layers")
     missing = [k for k, f in fields.items() if f.default is dataclasses.MISSING and k not in table]
     if missing:
@@ -502,40 +502,10 @@ def _configure(name: str, table: Mapping[str, Any], where: str) -> Family:
     return family
 
 
-def _wrong_type(kind: str, value: Any, default: Any) -> str:
-    """What a configuration value of this annotated type must be, or ``""`` if it is."""
-    if kind == "bool":
-        return "" if isinstance(value, bool) else "true or false"
-    if kind == "int":
-        ok = type(value) is int and (value > 0 or value == default)
-        return "" if ok else "a whole number of at least 1"
-    if kind == "str":
-        return "" if isinstance(value, str) else "a text"
-    if kind == "float":
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        return "" if ok else "a probability below 1"
-    if kind == "Share":
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
-        return "" if ok else "a number above 0 and at most 1"
-    if kind == "Count":
-        return "" if type(value) is int and value >= 0 else "a whole number of at least 0"
-    if kind == "Kinds":
-        ok = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
-        return "" if ok else "a list of names"
-    if kind == "Blocks":
-        ok = isinstance(value, (list, tuple)) and all(type(v) is int and v >= 0 for v in value)
-        return "" if ok else "a list of whole numbers of at least 0"
-    ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
-    return "" if ok else "a list of whole numbers of at least 1"
-
-
 LACKING = {
     "rwkv rwkv7 xlstm recurrent_gemma": "their recurrences",
 }  # fmt: skip
 """Model types of published models that no family reads, and what would have to be stated for them."""
-
-_LISTS = ("Sizes", "Blocks", "Kinds")
-"""Types of fields whose lists do not count layers."""
 
 _OWN = ("model_type", "_class_name", "_diffusers_version", "layer_types")
 

@@ -30,22 +30,6 @@ State = tuple[Shape, str]
 """Shape and element type of one of an optimizer's own tensors."""
 
 
-class StepTensor(Protocol):
-    """A tensor of a step."""
-
-    @property
-    def value(self) -> int:
-        """Its row in the trace's values."""
-
-    @property
-    def shape(self) -> Shape:
-        """Its dimensions."""
-
-    @property
-    def dtype(self) -> str:
-        """Its element type."""
-
-
 class StepBuilder(Protocol):
     """A step to which operators can be appended."""
 

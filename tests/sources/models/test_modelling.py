@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
 from triosim.operators import kind
 from triosim.sources.modelling import LACKING, MODELS, configured, from_file, model
+from triosim.sources.models._family import Share, Sizes, wrong_value
 from triosim.trace.tables import Category, Phase
 
 TINY = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 50}
@@ -328,3 +330,15 @@ def test_attention_of_layers_that_is_not_the_familys_is_refused(tmp_path, layer_
     assert configured(str(_of_hub(tmp_path, {**own, "layer_types": usual}))).depth == 4
     with pytest.raises(InputError, match=words):
         from_file(_of_hub(tmp_path, {**own, "layer_types": layer_types}))
+
+
+def test_fields_of_a_family_are_known_whether_its_module_evaluates_annotations_or_not():
+    evaluated = make_dataclass("Evaluated", [("width", int), ("share", Share), ("sizes", Sizes), ("odd", complex)])
+    written = make_dataclass("Written", [("width", "int"), ("share", "Share"), ("sizes", "Sizes"), ("odd", "complex")])
+    for cls in (evaluated, written):
+        width, share, sizes, odd = fields(cls)
+        assert (wrong_value(width, 512), wrong_value(width, [512])) == ("", "a whole number of at least 1")
+        assert (wrong_value(share, 1.0), wrong_value(share, 0)) == ("", "a number above 0 and at most 1")
+        assert (wrong_value(sizes, [3]), wrong_value(sizes, [])) == ("", "a list of whole numbers of at least 1")
+        with pytest.raises(TypeError, match=r"field odd of a model family is .*complex"):
+            wrong_value(odd, 1)

@@ -161,13 +161,8 @@ def aliases(name: str) -> list[str]:
     return _split(_device_rows()[name]["aliases"])
 
 
-def accelerator_rows() -> list[dict[str, Any]]:
-    """All accelerators as plain values in SI units, for listing: the fields of :class:`Accelerator` and ``aliases``."""
-    return [accelerator_row(name) for name in accelerators()]
-
-
 def accelerator_row(name: str) -> dict[str, Any]:
-    """One accelerator as plain values in SI units.
+    """One accelerator as plain values in SI units: fields of :class:`Accelerator`, ``aliases``, what is known beside.
 
     Raises:
         InputError: as :func:`accelerator`.
@@ -216,11 +211,6 @@ def link_facts(name: str) -> LinkFacts:
 def _link_names() -> dict[str, str]:
     """Names of links, by how they are typed."""
     return _named((name, name) for name in _links())
-
-
-def link_rows() -> list[dict[str, Any]]:
-    """All links as plain values in SI units, for listing: the fields of :class:`LinkFacts`."""
-    return [asdict(facts) for facts in _links().values()]
 
 
 def link_families() -> dict[str, str]:

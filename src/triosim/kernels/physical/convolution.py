@@ -152,15 +152,6 @@ def predict(
         c = constants[kind]
         chip = _chip(device, how, c.process)
         rows = np.flatnonzero(work.dtype == code)
-        if device.kind == "cpu":
-            from triosim.kernels.physical import processor  # which runs on other devices do not load
-
-            part = work.take(rows)
-            rate, bandwidth = c.reach * chip.peak, c.memory * chip.bandwidth
-            seconds[rows], limit[rows] = processor.predict(
-                part.flop(), part.bytes(), rate, bandwidth, c.launch_s * part.passes()
-            )
-            continue
         if how.method == MultiplicationMethod.EMULATED:
             alone = _lone(work)[rows]  # in every type
             slow, rows = rows[~alone], rows[alone]

@@ -367,13 +367,6 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
         own = constants[TUNED if kind.tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
         own = replace(own, dispatch=None) if kind.library else own
         rows = np.flatnonzero(at_kind)
-        if device.kind == "cpu":
-            from triosim.kernels.physical import processor  # which runs on other devices do not load
-
-            part = work.take(rows)
-            rate, bandwidth = own.reach * chip.peak * chip.part, own.memory * chip.bandwidth
-            seconds[rows], limit[rows] = processor.predict(part.flop(), part.bytes(), rate, bandwidth, own.launch_s)
-            continue
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit], kind.narrow)

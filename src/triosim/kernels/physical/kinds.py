@@ -134,6 +134,20 @@ def _scan_scaled(constants: scan.ScanConstants, by: RateFactors) -> scan.ScanCon
     return scan.ScanConstants(_follow("moe", constants.tiles, by), constants.launch_s * by.launch)
 
 
+def _or_on_a_processor(on_gpu: Callable[..., KernelPredictions], name: str) -> Callable[..., KernelPredictions]:
+    """A model of GPUs, and for processors the function of that name in :mod:`triosim.kernels.physical.processor`."""
+
+    def predict(work: Any, device: Accelerator, constants: Any) -> KernelPredictions:
+        if device.kind != "cpu":
+            return on_gpu(work, device, constants)
+        from triosim.kernels.physical import processor  # which runs on other devices do not load
+
+        found: KernelPredictions = getattr(processor, name)(work, device, constants)
+        return found
+
+    return predict
+
+
 # Spreads --------------------------------------------------------------------------------------------------------------
 
 
@@ -289,14 +303,14 @@ def _stream_shape(w: Stream) -> NDArray[np.float64]:
 KINDS: tuple[KernelKind, ...] = (
     KernelKind(
         "gemm", Gemm, tuple(f"matrix/{engine}" for engine in gemm.ENGINES), _gemm_class,
-        lambda: gemm.load().constants, _each("gemm"), gemm.predict, _gemm_spread,
+        lambda: gemm.load().constants, _each("gemm"), _or_on_a_processor(gemm.predict, "products"), _gemm_spread,
         lambda w: _log2(w.m, w.n, w.k, w.batch),
     ),
     KernelKind(
         "convolution", ConvolutionCalls,
         ("convolution/simt", "convolution/tensor", "convolution_backward/simt", "convolution_backward/tensor"),
-        _convolution_class, convolution.load, _each("convolution"), convolution.predict, _convolution_spread,
-        _convolution_shape,
+        _convolution_class, convolution.load, _each("convolution"),
+        _or_on_a_processor(convolution.predict, "convolutions"), _convolution_spread, _convolution_shape,
     ),
     KernelKind(
         "attention", AttentionCalls, ("attention", "attention_decode", "attention_backward"), _attention_class,

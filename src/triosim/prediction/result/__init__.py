@@ -293,6 +293,27 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class OnDemand:
+    """Parts of a result that are worked out when somebody first asks for them.
+
+    Attributes:
+        interval: that of the iteration time.
+        energy: joules of an iteration; None where what a device draws is not known.
+        cost: that of an iteration with this energy, interval and variation.
+        layers: rows per module.
+        timeline: everything that happened.
+        stats: what the prediction took until now.
+    """
+
+    interval: Callable[[], Interval]
+    energy: Callable[[], Energy | None]
+    cost: Callable[[Energy, tuple[float, float], VariedTime | None], Cost]
+    layers: Callable[[], tuple[LayerRow, ...]]
+    timeline: Callable[[], Timeline]
+    stats: Callable[[], Stats]
+
+
+@dataclass(frozen=True)
 class KnownPart:
     """A part of a result that another process has worked out."""
 
@@ -340,7 +361,7 @@ class Result:
         timeline: everything that happened (not part of the JSON).
         stats: what it took until this is first asked for (not part of the JSON).
         tasks, flows: of one run; those inside collectives count among the flows.
-        make_energy, make_cost, make_interval, make_layers, make_timeline, make_stats: work out what is not there yet.
+        on_demand: works out what is not there yet.
     """
 
     iteration_time_s: float
@@ -361,17 +382,12 @@ class Result:
     warnings: tuple[str, ...]
     tasks: int
     flows: int
-    make_energy: Callable[[], Energy | None] = field(compare=False)
-    make_cost: Callable[[Energy, tuple[float, float], VariedTime | None], Cost] = field(compare=False)
-    make_interval: Callable[[], Interval] = field(compare=False)
-    make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
-    make_timeline: Callable[[], Timeline] = field(compare=False)
-    make_stats: Callable[[], Stats] = field(compare=False)
+    on_demand: OnDemand = field(compare=False)
     variation: VariedTime | None = None
 
     @cached_property
     def _interval(self) -> Interval:
-        return self.make_interval()
+        return self.on_demand.interval()
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -391,27 +407,29 @@ class Result:
     @cached_property
     def energy(self) -> Energy | None:
         """Joules of an iteration; None where what a device draws is not known."""
-        return self.make_energy()
+        return self.on_demand.energy()
 
     @cached_property
     def cost(self) -> Cost | None:
         """Dollars, grams and litres of an iteration, a job and a token; None where its energy is not known."""
-        return None if self.energy is None else self.make_cost(self.energy, self.interval_s, self.variation)
+        if self.energy is None:
+            return None
+        return self.on_demand.cost(self.energy, self.interval_s, self.variation)
 
     @cached_property
     def layers(self) -> tuple[LayerRow, ...]:
         """See the class."""
-        return self.make_layers()
+        return self.on_demand.layers()
 
     @cached_property
     def timeline(self) -> Timeline:
         """See the class."""
-        return self.make_timeline()
+        return self.on_demand.timeline()
 
     @cached_property
     def stats(self) -> Stats:
         """See the class."""
-        return self.make_stats()
+        return self.on_demand.stats()
 
     def __copy__(self) -> Result:
         """Itself: it does not change."""
@@ -422,12 +440,15 @@ class Result:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes into another process: everything worked out, the timeline where somebody has asked for it."""
-        there = {
-            "make_interval": self._interval, "make_energy": self.energy, "make_cost": self.cost,
-            "make_layers": self.layers, "make_stats": self.stats,
-        }  # fmt: skip
-        timeline = KnownPart(self.timeline) if "timeline" in vars(self) else _left_behind
-        return {**vars(self), **{name: KnownPart(part) for name, part in there.items()}, "make_timeline": timeline}
+        there = OnDemand(
+            interval=KnownPart(self._interval),
+            energy=KnownPart(self.energy),
+            cost=KnownPart(self.cost),
+            layers=KnownPart(self.layers),
+            timeline=KnownPart(self.timeline) if "timeline" in vars(self) else _left_behind,
+            stats=KnownPart(self.stats),
+        )
+        return {**vars(self), "on_demand": there}
 
     def __repr__(self) -> str:
         from triosim.prediction.result.words import summary

@@ -3,31 +3,90 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import Field
+from typing import Annotated, Any, ClassVar
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.options import AtLeast, AtMost, GreaterThan
 from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net
 from triosim.sources.models._tape import Dim, Tensor
 from triosim.sources.models._weights import Weights
 from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
 
-Share = float
-"""A part of a whole, above 0 and at most 1; a field of a configuration that is a ``float`` is a probability below 1."""
+Share = Annotated[float, GreaterThan(0), AtMost(1)]
+"""A part of a whole; a field of a configuration that is a ``float`` is a probability below 1."""
 
-Count = int
+Count = Annotated[int, AtLeast(0)]
 """How many, none among them; a field that is an ``int`` is at least 1 or what it is by default."""
 
-Blocks = tuple[int, ...]
+Blocks = Annotated[tuple[int, ...], AtLeast(0)]
 """Blocks by their number from 0, or a 0 or 1 for each; may be empty."""
 
 Kinds = tuple[str, ...]
 """What each block is, by name; empty where a family's usual order holds."""
 
-Sizes = tuple[int, ...]
+Sizes = Annotated[tuple[int, ...], AtLeast(1)]
 """Sizes, one for each of several weights; a field that is a ``tuple[int, ...]`` counts the layers of stages."""
+
+Stages = tuple[int, ...]
+"""Layers of each stage of a model."""
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
+
+
+def _are_counts(value: Any, least: int) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(one) is int and one >= least for one in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_FIELDS: Mapping[Any, tuple[str, Callable[[Any, Any], bool]]] = {
+    bool: ("true or false", lambda value, default: isinstance(value, bool)),
+    int: (
+        "a whole number of at least 1",
+        lambda value, default: type(value) is int and (value > 0 or value == default),
+    ),
+    str: ("a text", lambda value, default: isinstance(value, str)),
+    float: ("a probability below 1", lambda value, default: _is_number(value) and 0 <= value < 1),
+    Share: ("a number above 0 and at most 1", lambda value, default: _is_number(value) and 0 < value <= 1),
+    Count: ("a whole number of at least 0", lambda value, default: type(value) is int and value >= 0),
+    Kinds: ("a list of names", lambda value, default: _are_names(value)),
+    Blocks: ("a list of whole numbers of at least 0", lambda value, default: _are_counts(value, 0)),
+    Sizes: ("a list of whole numbers of at least 1", lambda value, default: bool(value) and _are_counts(value, 1)),
+    Stages: ("a list of whole numbers of at least 1", lambda value, default: bool(value) and _are_counts(value, 1)),
+}
+"""What a value of each type of field must be, for messages, and whether one is (given the field's default)."""
+
+_NAMES = {
+    "bool": bool, "int": int, "str": str, "float": float, "Share": Share, "Count": Count, "Kinds": Kinds,
+    "Blocks": Blocks, "Sizes": Sizes, "tuple[int, ...]": Stages,
+}  # fmt: skip
+"""Types of fields as they are written; a module that does not evaluate its annotations has only that."""
+
+
+def field_type(field: Field[Any]) -> Any:
+    """Type of a configuration's field, one of those above.
+
+    Raises:
+        TypeError: it is none of them.
+    """
+    found = _NAMES.get(field.type) if isinstance(field.type, str) else field.type
+    if found not in _FIELDS:
+        raise TypeError(f"field {field.name} of a model family is {field.type}: it may be {', '.join(_NAMES)}")
+    return found
+
+
+def wrong_value(field: Field[Any], value: Any) -> str:
+    """What a configuration's value must be, or ``""`` if it is."""
+    says, allows = _FIELDS[field_type(field)]
+    return "" if allows(value, field.default) else says
 
 
 @dataclass(frozen=True)
