@@ -23,7 +23,7 @@ class ServeOptions:
     )
     weights: str | None = option(
         "--weights",
-        help="bf16, fp16, fp8, int8, w4a16, mxfp4 or nvfp4 (default bf16; fp16 on devices that have units for it alone).",
+        help="bf16, fp16, fp8, int8, w4a16, mxfp4 or nvfp4 (default bf16; fp16 where only that has units).",
         group=MODEL,
         metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4", "nvfp4"),
     )  # fmt: skip
