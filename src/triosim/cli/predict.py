@@ -320,7 +320,7 @@ def _placement(options: Options) -> tuple[int, ...] | None:
         return None
     if text == "grid-cycle":
         from triosim.hardware.topology import parse_shape
-        from triosim.network.hamiltonian import grid_cycle
+        from triosim.network.device_assignment import grid_cycle
 
         shape = parse_shape(options.shape or "")
         if len(shape) != 2:
