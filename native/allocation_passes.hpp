@@ -29,15 +29,17 @@ class AllocationPlayer {
 public:
     enum What : std::int8_t { allocate_own, free_own, allocate, free_first, allocate_if_absent, free_if_present };
 
-    explicit AllocationPlayer(const AllocationPasses& of) : of_(of) {}
+    explicit AllocationPlayer(const AllocationPasses& of) : of_(of), allocator_(sizes(of)) {}
 
     // Whether all of it can be played; bytes are reserved().
     bool play() {
         if (!consistent()) return false;
         for (const std::int64_t size : of_.resident) {
             if (!counted(size)) return false;
-            if (size > 0) allocator_.allocate(size);
+            if (size > 0) allocator_.allocate(allocator_.request(size));
         }
+        requests_.reserve(of_.size.size());
+        for (const std::int64_t size : of_.size) requests_.push_back(allocator_.request(size));
         const Turns turns = repeating();
         std::size_t next = turns.begin, seen = 0, saved_at = 0;
         std::vector<Held> saved;
@@ -90,6 +92,12 @@ private:
         std::int64_t shift = 0;
     };
 
+    static std::vector<std::int64_t> sizes(const AllocationPasses& of) {
+        std::vector<std::int64_t> found(of.resident.begin(), of.resident.end());
+        found.insert(found.end(), of.size.begin(), of.size.end());
+        return found;
+    }
+
     bool consistent() {
         const std::size_t events = of_.what.size();
         if (of_.which.size() != events || of_.size.size() != events || of_.order.size() != of_.micro_batch.size() ||
@@ -141,7 +149,7 @@ private:
                 if ((held == none) != (of_.what[at] == allocate_own)) return false;
                 if (of_.what[at] == allocate_own) {
                     if (!counted(of_.size[at])) return false;
-                    held = allocator_.allocate(of_.size[at]);
+                    held = allocator_.allocate(requests_[at]);
                     ++own->count;
                 } else {
                     allocator_.release(held);
@@ -156,7 +164,7 @@ private:
                     [[fallthrough]];
                 case allocate:
                     if (second_[which] != none || !counted(of_.size[at])) return false;
-                    (first_[which] == none ? first_ : second_)[which] = allocator_.allocate(of_.size[at]);
+                    (first_[which] == none ? first_ : second_)[which] = allocator_.allocate(requests_[at]);
                     break;
                 case free_if_present:
                     if (!present_[which]) break;
@@ -223,6 +231,7 @@ private:
 
     const AllocationPasses& of_;
     CachingAllocator allocator_;
+    std::vector<CachingAllocator::Request> requests_;  // of each event
     std::map<std::int64_t, Own> own_;
     std::vector<std::int32_t> first_, second_;  // blocks of the iteration; a second one is allocated before the first goes
     std::vector<bool> present_;                 // when the pass began

@@ -170,13 +170,6 @@ private:
     Tick wake_ = NEVER;
 };
 
-template <class T>
-nb::object array(std::vector<T>&& values) {
-    auto* kept = new std::vector<T>(std::move(values));
-    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
 std::unique_ptr<Network> built_in(const std::string& name, const Roads& roads) {
     if (name == "max-min") return std::make_unique<MaxMin>(roads);
     if (name == "max-min by ripples") return std::make_unique<MaxMin>(roads, MaxMin::Way::ripples);

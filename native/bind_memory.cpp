@@ -21,7 +21,7 @@ NB_MODULE(_allocator, m) {
                     "events must allocate blocks that are not held and free blocks that are; sizes must be 0 or more, and "
                     "fewer than 2**59 bytes in all");
             }
-            return CachingAllocator().play(sizes, events);
+            return CachingAllocator::play(sizes, events);
         },
         "sizes"_a.none(), "events"_a.none());
     m.def(

@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include "columns.hpp"
 #include "profile_events.hpp"
 
 namespace nb = nanobind;
@@ -22,8 +23,27 @@ nb::list texts(const std::vector<std::string>& values) {
 
 NB_MODULE(_profile, m) {
     m.doc() = "Where the events of a profile lie in its text; see triosim.sources.readers._events.";
-    nb::class_<ProfileEvents> events(m, "ProfileEvents");
-    events.def(nb::init<bool>(), "functions"_a)
+    nb::class_<EventTable> table(m, "EventTable");
+    const auto column = [&](const char* name, FramedColumn EventTable::*member) {
+        table.def_prop_ro(name, [member](const EventTable& self) {
+            const FramedColumn& kept = self.*member;
+            std::vector<std::int64_t> values(kept.size());
+            kept.copy(values.data());
+            return array(std::move(values));
+        });
+    };
+    column("offset", &EventTable::offset);
+    column("length", &EventTable::length);
+    column("start", &EventTable::start);
+    column("name", &EventTable::name);
+    column("duration", &EventTable::duration);
+    column("correlation", &EventTable::correlation);
+    column("device", &EventTable::device);
+    column("stream", &EventTable::stream);
+    column("shaped", &EventTable::shaped);
+    column("function", &EventTable::function);
+    nb::class_<ProfileEvents>(m, "ProfileEvents")
+        .def(nb::init<bool>(), "functions"_a)
         .def(
             "feed",
             [](ProfileEvents& self, nb::bytes text, bool last) {
@@ -34,22 +54,10 @@ NB_MODULE(_profile, m) {
             "text"_a, "last"_a)
         .def_ro("odd", &ProfileEvents::odd)
         .def_ro("parts", &ProfileEvents::parts)
+        .def_ro("calls", &ProfileEvents::calls)
+        .def_ro("launches", &ProfileEvents::launches)
+        .def_ro("works", &ProfileEvents::works)
+        .def_ro("modules", &ProfileEvents::modules)
+        .def("launch_of_works", [](const ProfileEvents& self) { return array(self.launch_of_works()); })
         .def_prop_ro("names", [](const ProfileEvents& self) { return texts(self.names); });
-    const auto column = [&](const char* name, auto EventColumns::*member) {
-        events.def_prop_ro(name, [member](nb::handle py_self) {  // lives as long as all of it; nothing may be fed then
-            auto& values = nb::cast<ProfileEvents&>(py_self).columns.*member;
-            using T = typename std::remove_reference_t<decltype(values)>::value_type;
-            return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(values.data(), {values.size()}, py_self));
-        });
-    };
-    column("offset", &EventColumns::offset);
-    column("length", &EventColumns::length);
-    column("start", &EventColumns::start);
-    column("kind", &EventColumns::kind);
-    column("name", &EventColumns::name);
-    column("duration", &EventColumns::duration);
-    column("correlation", &EventColumns::correlation);
-    column("device", &EventColumns::device);
-    column("stream", &EventColumns::stream);
-    column("function", &EventColumns::function);
 }

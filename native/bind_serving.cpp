@@ -145,13 +145,6 @@ Routing routing_of(Columns& columns, nb::handle from, std::size_t requests, std:
     return out;
 }
 
-template <class Number>
-nb::object array(std::vector<Number>&& values) {
-    auto* kept = new std::vector<Number>(std::move(values));
-    nb::capsule owner(kept, [](void* what) noexcept { delete static_cast<std::vector<Number>*>(what); });
-    return nb::cast(nb::ndarray<nb::numpy, Number, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
 // What a replica did, whoever has its policy.
 template <class AnyReplica>
 nb::dict counted(const AnyReplica& replica) {

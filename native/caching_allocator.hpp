@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <tuple>
@@ -33,46 +34,140 @@ inline bool possible(std::span<const std::int64_t> sizes, std::span<const std::i
     return true;
 }
 
+// Free blocks of a pool, by the largest size that may be asked for and fits into each: few have the same, and one in
+// which none fits is left out.
+class FreeBlocks {
+public:
+    static constexpr std::int32_t none = -1;
+
+    struct Entry {
+        std::int64_t size, address;
+        std::int32_t block;
+        bool operator>(const Entry& other) const {
+            return std::tie(size, address) > std::tie(other.size, other.address);
+        }
+    };
+
+    // All that may be asked for, ascending.
+    explicit FreeBlocks(std::vector<std::int64_t> sizes)
+        : sizes_(std::move(sizes)), of_size_(sizes_.size()), taken_(sizes_.size() / 64 + 1) {
+        std::size_t next = 0;
+        for (std::size_t at = 0; at < below_.size(); ++at) {
+            below_[at] = static_cast<std::int32_t>(next) - 1;
+            while (next < sizes_.size() && bucket(sizes_[next]) == at) ++next;
+        }
+    }
+
+    // The number of a size that may be asked for.
+    std::int32_t number(std::int64_t size) const { return fits(size); }
+    std::int64_t size(std::int32_t number) const { return sizes_[number]; }
+
+    // Takes the smallest that is large enough, of such the first in memory; none if there is none.
+    std::int32_t take(std::int32_t number) {
+        std::size_t word = static_cast<std::size_t>(number) / 64;
+        std::uint64_t bits = taken_[word] & (~std::uint64_t{0} << (number % 64));
+        while (!bits) {
+            if (++word == taken_.size()) return none;
+            bits = taken_[word];
+        }
+        const std::size_t found = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
+        auto& blocks = of_size_[found];
+        const std::int32_t block = blocks.back().block;
+        blocks.pop_back();
+        if (blocks.empty()) taken_[word] &= ~(std::uint64_t{1} << (found % 64));
+        return block;
+    }
+
+    // Under which number it is added, none if nothing fits into it.
+    std::int32_t add(const Entry& entry) {
+        const std::int32_t number = fits(entry.size);
+        if (number == none) return none;
+        auto& blocks = of_size_[number];
+        blocks.insert(std::ranges::lower_bound(blocks, entry, std::greater<>()), entry);
+        taken_[number / 64] |= std::uint64_t{1} << (number % 64);
+        return number;
+    }
+
+    void remove(std::int32_t number, std::int32_t block) {
+        if (number == none) return;
+        auto& blocks = of_size_[number];
+        blocks.erase(std::ranges::find(blocks, block, &Entry::block));
+        if (blocks.empty()) taken_[number / 64] &= ~(std::uint64_t{1} << (number % 64));
+    }
+
+private:
+    // Sizes of one bucket have the leading one and the three bits after it in common.
+    static std::size_t bucket(std::int64_t size) {
+        const auto bits = static_cast<std::uint64_t>(size) | 8;
+        const int width = std::bit_width(bits);
+        return 8 * static_cast<std::size_t>(width) + (bits >> (width - 4) & 7);
+    }
+
+    // The largest that is no larger.
+    std::int32_t fits(std::int64_t size) const {
+        std::int32_t number = below_[bucket(size)];
+        const auto count = static_cast<std::int32_t>(sizes_.size());
+        while (number + 1 < count && sizes_[number + 1] <= size) ++number;
+        return number;
+    }
+
+    std::vector<std::int64_t> sizes_;
+    std::vector<std::vector<Entry>> of_size_;  // the best last
+    std::vector<std::uint64_t> taken_;         // which of them hold any, 64 in a word
+    std::array<std::int32_t, 8 * 65> below_{};  // of each bucket: the largest that is in one before it
+};
+
 class CachingAllocator {
 public:
     static constexpr std::int64_t round_bytes = 512;
     static constexpr std::int64_t small_bytes = std::int64_t{1} << 20;
 
+    struct Request {  // a size that may be asked for
+        std::int32_t number;
+        bool small;
+    };
+
+    // All sizes that may be asked for, in any order.
+    explicit CachingAllocator(std::vector<std::int64_t> sizes)
+        : free_{FreeBlocks(different(sizes, false)), FreeBlocks(different(sizes, true))} {}
+
     // Event i < sizes.size() allocates block i; event sizes.size() + i frees it.  Returns the bytes of all segments.
-    std::int64_t play(std::span<const std::int64_t> sizes, std::span<const std::int64_t> events) {
+    static std::int64_t play(std::span<const std::int64_t> sizes, std::span<const std::int64_t> events) {
+        CachingAllocator allocator({sizes.begin(), sizes.end()});
         std::vector<std::int32_t> held(sizes.size(), none);
         const auto count = static_cast<std::int64_t>(sizes.size());
         for (const std::int64_t event : events) {
             if (sizes[event % count] == 0) continue;  // an empty tensor takes no block
             if (event < count) {
-                held[event] = allocate(sizes[event]);
+                held[event] = allocator.allocate(allocator.request(sizes[event]));
             } else {
-                release(held[event - count]);
+                allocator.release(held[event - count]);
             }
         }
-        return reserved_;
+        return allocator.reserved();
+    }
+
+    Request request(std::int64_t size) const {
+        const bool small = size <= small_bytes;
+        return {free_[small].number(size), small};
     }
 
     // The block that is allocated.
-    std::int32_t allocate(std::int64_t size) {
-        const bool small = size <= small_bytes;
-        auto& pool = free_[small];
-        const auto found = std::ranges::lower_bound(pool, Entry{size, -1, none});
-        std::int32_t at;
-        if (found != pool.end()) {
-            at = std::get<2>(*found);
-            pool.erase(found);
-            blocks_[at].free = false;
-        } else {
+    std::int32_t allocate(Request wanted) {
+        auto& pool = free_[wanted.small];
+        const std::int64_t size = pool.size(wanted.number);
+        std::int32_t at = pool.take(wanted.number);
+        if (at == none) {
             const std::int64_t bytes = segment(size);
-            at = add({bytes, top_, none, none, small, false});
+            at = add({bytes, top_, none, none, none, wanted.small, false});
             top_ += bytes;
             reserved_ += bytes;
         }
+        blocks_[at].free = false;
         const std::int64_t rest = blocks_[at].size - size;
-        if (small ? rest >= round_bytes : rest > small_bytes) {
+        if (wanted.small ? rest >= round_bytes : rest > small_bytes) {
             const std::int32_t right = blocks_[at].right;
-            const std::int32_t split = add({rest, blocks_[at].address + size, at, right, small, false});
+            const std::int32_t split = add({rest, blocks_[at].address + size, at, right, none, wanted.small, false});
             if (right != none) blocks_[right].left = split;
             blocks_[at].right = split;
             blocks_[at].size = size;
@@ -99,14 +194,29 @@ public:
     std::int64_t extent(std::int32_t at) const { return blocks_[at].size; }
 
 private:
-    static constexpr std::int32_t none = -1;
+    static constexpr std::int32_t none = FreeBlocks::none;
 
     struct Block {
         std::int64_t size, address;
         std::int32_t left, right;  // neighbours in its segment
+        std::int32_t number;       // among free blocks
         bool small, free;
     };
-    using Entry = std::tuple<std::int64_t, std::int64_t, std::int32_t>;  // size, address, block
+
+    // Those of a pool, ascending.
+    static std::vector<std::int64_t> different(const std::vector<std::int64_t>& sizes, bool small) {
+        std::vector<std::int64_t> found;
+        std::array<std::int64_t, 256> seen;  // most sizes are asked for again and again
+        seen.fill(-1);
+        for (const std::int64_t size : sizes) {
+            std::int64_t& last = seen[static_cast<std::uint64_t>(size / round_bytes) * 0x9e3779b97f4a7c15u >> 56];
+            if ((size <= small_bytes) == small && size != last) found.push_back(last = size);
+        }
+        std::ranges::sort(found);
+        const auto again = std::ranges::unique(found);
+        found.erase(again.begin(), again.end());
+        return found;
+    }
 
     static std::int64_t segment(std::int64_t size) {
         constexpr std::int64_t small = std::int64_t{2} << 20, medium = std::int64_t{20} << 20;
@@ -127,15 +237,13 @@ private:
     }
 
     void insert(std::int32_t at) {
-        auto& pool = free_[blocks_[at].small];
-        const Entry entry{blocks_[at].size, blocks_[at].address, at};
-        pool.insert(std::ranges::lower_bound(pool, entry), entry);
-        blocks_[at].free = true;
+        Block& block = blocks_[at];
+        block.number = free_[block.small].add({block.size, block.address, at});
+        block.free = true;
     }
 
     void remove(std::int32_t at) {
-        auto& pool = free_[blocks_[at].small];
-        pool.erase(std::ranges::lower_bound(pool, Entry{blocks_[at].size, blocks_[at].address, at}));
+        free_[blocks_[at].small].remove(blocks_[at].number, at);
         blocks_[at].free = false;
     }
 
@@ -150,7 +258,7 @@ private:
 
     std::vector<Block> blocks_;
     std::vector<std::int32_t> unused_;
-    std::array<std::vector<Entry>, 2> free_;  // large and small, sorted
+    FreeBlocks free_[2];  // large and small
     std::int64_t top_ = 0, reserved_ = 0;
 };
 

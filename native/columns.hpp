@@ -1,4 +1,4 @@
-// Columns of Python objects: NumPy arrays that are not copied, refused where they are not what they must be.
+// Columns that cross between Python and C++: NumPy arrays that are not copied, refused where they are not what they must be.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace triosim {
@@ -63,5 +64,13 @@ private:
 
     std::vector<nb::ndarray<nb::ro>> kept_;
 };
+
+// A column of C++ as an array of NumPy's, which owns it from then on.
+template <class T>
+nb::object array(std::vector<T>&& values) {
+    auto* kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
 
 }  // namespace triosim

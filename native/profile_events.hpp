@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -12,31 +13,27 @@
 #include <utility>
 #include <vector>
 
+#include "framed_column.hpp"
+
 namespace triosim {
 
-// Events that count, in the order of the file.
-struct EventColumns {
-    // Of all: where it lies in the text, when it began (ns), what it is, its name.
-    std::vector<std::int64_t> offset;
-    std::vector<std::int32_t> length;
-    std::vector<std::int64_t> start;
-    std::vector<std::uint8_t> kind;
-    std::vector<std::int32_t> name;
-    // Of all but calls: how long it took (ns), and the number that ties a launch to what it launched.
-    std::vector<std::int64_t> duration, correlation;
-    // Of what ran on a device: where.
-    std::vector<std::int64_t> device, stream;
-    // Of calls, where it is wanted: their number in an execution trace.
-    std::vector<std::int64_t> function;
+// Events of one kind, in the order of the file; what is not known of a kind is empty.
+struct EventTable {
+    FramedColumn offset, length;         // where it lies in the text
+    FramedColumn start;                  // ns
+    FramedColumn name;                   // row of the names
+    FramedColumn duration;               // ns; of all but calls
+    FramedColumn correlation;            // ties launches to what they launched
+    FramedColumn device, stream;         // of work
+    FramedColumn shaped, function;       // of calls: whether it has its inputs' shapes; its number in an execution trace
 };
 
 class ProfileEvents {
 public:
-    enum Kind : std::uint8_t { call, work, launch, module, shaped, none };  // shaped: a call with its inputs' shapes
-
+    // With `functions` the numbers of calls in an execution trace are kept.
     explicit ProfileEvents(bool functions) : functions_(functions) {}
 
-    EventColumns columns;
+    EventTable calls, launches, works, modules;  // works: what ran on a device
     std::vector<std::string> names;                            // as they stand in the text, without quotes
     std::vector<std::pair<std::int64_t, std::int64_t>> parts;  // offset and length of what else the file holds
     bool odd = false;
@@ -59,9 +56,33 @@ public:
         return static_cast<std::size_t>(done - begin_);
     }
 
+    // The launch of each work, -1 for none: of launches of the same number the earliest, of equally early ones the first.
+    std::vector<std::int32_t> launch_of_works() const {
+        std::vector<std::int64_t> number(launches.correlation.size());
+        launches.correlation.copy(number.data());
+        std::vector<std::int32_t> order;
+        for (std::size_t i = 0; i < number.size(); ++i)
+            if (number[i] >= 0) order.push_back(static_cast<std::int32_t>(i));
+        const auto before = [&](std::int32_t a, std::int32_t b) {
+            if (number[a] != number[b]) return number[a] < number[b];
+            const std::int64_t at = launches.start[a], other = launches.start[b];
+            return at != other ? at < other : a < b;
+        };
+        if (!std::is_sorted(order.begin(), order.end(), before)) std::sort(order.begin(), order.end(), before);
+        std::vector<std::int32_t> found(works.correlation.size(), -1);
+        for (std::size_t i = 0; i < found.size(); ++i) {
+            const std::int64_t wanted = works.correlation[i];
+            const auto at = std::lower_bound(order.begin(), order.end(), wanted,
+                                             [&](std::int32_t a, std::int64_t b) { return number[a] < b; });
+            if (wanted >= 0 && at != order.end() && number[*at] == wanted) found[i] = *at;
+        }
+        return found;
+    }
+
 private:
     struct Odd {};
     struct More {};
+    enum Kind : std::uint8_t { call, launch, work, module, none };
     enum class Place { before, object, events, after };
     enum class Type : std::uint8_t { none, text, number, word, list, object };
     struct Value {
@@ -157,7 +178,7 @@ private:
         const char* from = at_;
         if (*at_ != '{') {
             value(0);
-                return;
+            return;
         }
         Event e;
         members([&](std::string_view key) {
@@ -205,22 +226,23 @@ private:
         if (kind == none) return;
         const std::int64_t start = nanoseconds(e.start);
         const std::int64_t duration = e.duration.type == Type::none ? 0 : nanoseconds(e.duration);
-        if (duration < 0 || length > INT32_MAX) throw Odd{};
-        auto& c = columns;
-        c.offset.push_back(offset);
-        c.length.push_back(static_cast<std::int32_t>(length));
-        c.start.push_back(start);
-        c.kind.push_back(kind == call && e.shapes ? shaped : kind);
-        c.name.push_back(name_of(e.name));
-        if (kind != call) {
-            c.duration.push_back(duration);
-            c.correlation.push_back(number(e.correlation));
-        } else if (functions_) {
-            c.function.push_back(number(e.function));
+        if (duration < 0 || launches.start.size() == INT32_MAX) throw Odd{};  // rows of launches have 32 bits
+        EventTable& t = *std::array{&calls, &launches, &works, &modules}[kind];
+        t.offset.push_back(offset);
+        t.length.push_back(length);
+        t.start.push_back(start);
+        t.name.push_back(name_of(e.name));
+        if (kind == call) {
+            t.shaped.push_back(e.shapes);
+            if (functions_) t.function.push_back(number(e.function));
+            return;
         }
+        t.duration.push_back(duration);
+        const std::int64_t correlation = number(e.correlation);  // of modules only looked at
+        if (kind != module) t.correlation.push_back(correlation);
         if (kind == work) {
-            c.device.push_back(number(e.device.type == Type::none ? e.pid : e.device));
-            c.stream.push_back(number(e.stream.type == Type::none ? e.tid : e.stream));
+            t.device.push_back(number(e.device.type == Type::none ? e.pid : e.device));
+            t.stream.push_back(number(e.stream.type == Type::none ? e.tid : e.stream));
         }
     }
 

@@ -25,6 +25,7 @@ READS = {
     "main_job": ("triosim-h100/..",),
     "serving": ("serving",),
     "power_caps": ("energy/power_caps.csv",),
+    "moe_layers": ("training/measured.csv",),
     "plans": ("training/measured.csv",),
     "training": ("training/measured.csv",),
     "vtrain": ("training/measured.csv",),

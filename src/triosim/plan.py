@@ -39,7 +39,8 @@ class Plan(ValidatedFields):
         dp, tp, pp: ranks along the data, tensor and pipeline axes; ``dp`` unset fills the devices.
         idle_ok: whether devices of the system may be left without a rank; otherwise a plan that leaves some is refused,
             unless ``placement`` says which devices it wants.
-        axis_order: the axes of the mesh, outermost first: ranks along the last are neighbours in the machine.
+        axis_order: the axes of the mesh, outermost first: ranks along the last are neighbours in the machine.  ``cp``,
+            which takes ranks of ``dp``, may be among them; otherwise it lies inside of ``dp``.
         batch_size: samples per data-parallel replica and iteration (default: those of the recorded step, all
             micro-batches together; for a model by name, ``micro_batches``).
         global_batch_size: ``batch_size * dp``, given instead of it.
@@ -91,7 +92,7 @@ class Plan(ValidatedFields):
     pp: Count = asked(1, DIVISION, "N", "Pipeline stages (default 1).")
     axis_order: tuple[str, ...] = asked(
         AXES, DIVISION, "LIST",
-        "Axes of the mesh, outermost first; the last has neighbours in the machine (default pp,dp,tp).",
+        "Axes of the mesh, outermost first; the last has neighbours in the machine (default pp,dp,tp; cp inside dp).",
     )  # fmt: skip
     idle_ok: bool = asked(False, DIVISION, None, "Leave devices without a rank if the plan needs fewer.")
     batch_size: Count | None = asked(
@@ -228,7 +229,7 @@ class Plan(ValidatedFields):
             PlanError: in one sentence.
         """
         self._places_exist()
-        if sorted(self.axis_order) != sorted(AXES):
+        if len(set(self.axis_order)) < len(self.axis_order) or not set(AXES) <= set(self.axis_order):
             asked = quoted(",".join(self.axis_order))
             raise PlanError(f"axis-order must name each of {', '.join(AXES)} once, outermost first, got {asked}")
         if self.dp_style == "dataparallel" and (self.tp > 1 or self.pp > 1):

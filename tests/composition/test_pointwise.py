@@ -114,3 +114,57 @@ def test_a_recorded_trace_has_what_ran(tmp_path) -> None:
         for own in (load("torch-compile"), replace(load("torch-compile"), fused_pointwise=False))
     ]
     assert results[0].iteration_time_s == results[1].iteration_time_s
+
+
+def test_sums_and_activations_are_part_of_the_batch_norm_before_them_and_of_its_backward() -> None:
+    small = {"layers": [1, 1, 1, 1], "bottleneck": True}
+    trace = triosim.model("resnet", configuration=small, batch_size=4, precision="float16")
+    found = fused_kernels(trace)
+    names = [tuple(canonical(trace.operators.name[row])[0] for row in chain) for chain in _chains(found)]
+    assert names.count(("native_batch_norm", "relu")) == 1 + 4 * 2  # the first, and two of each block
+    assert names.count(("native_batch_norm", "add", "relu")) == 4  # its last, with the shortcut's
+    assert names.count(("threshold", "native_batch_norm")) == 1 + 4 * 2
+    assert names.count(("add", "threshold", "native_batch_norm")) == 3  # with the branch's gradient, but for the last
+
+
+def test_what_is_changed_in_place_is_read_and_written_once() -> None:
+    small = {"layers": [1, 1, 1, 1], "bottleneck": True}
+    trace = triosim.model("resnet", configuration=small, batch_size=4, precision="float16")
+    found, size = fused_kernels(trace), trace.values.bytes()
+    for chain, moved in zip(_chains(found), found.trace.operators.bytes.tolist(), strict=True):
+        if [trace.operators.name[row] for row in chain] == ["aten::native_batch_norm", "aten::relu_"]:
+            image = float(size[trace.operators.inputs[chain[0]][0]])
+            assert 2 * image <= moved < 2.1 * image  # and channels' statistics
+
+
+def test_scale_mask_softmax_and_dropout_are_one_kernel() -> None:
+    trace = triosim.model(
+        "bert-large", configuration={"num_hidden_layers": 1}, batch_size=2, attention="unfused", fused_softmax=False
+    )
+    names = [[canonical(trace.operators.name[row])[0] for row in chain] for chain in _chains(fused_kernels(trace))]
+    kernels = [[name for name in chain if name != "_to_copy"] for chain in names if "_softmax" in chain]
+    assert kernels == [["div", "add", "_softmax", "native_dropout"], ["native_dropout", "_softmax", "div"]]
+
+
+def test_convolutions_norm_what_they_read_and_sum_what_they_write() -> None:
+    small = {"layers": [1, 1, 1, 1], "bottleneck": True}
+    trace = triosim.model("resnet", configuration=small, batch_size=4, precision="float16")
+    found, names = fused_kernels(trace, in_convolutions=True), trace.operators.name
+    read = [names[row] for row in found.last[found.inside] if names[row] == "aten::convolution"]
+    assert len(read) == 2 * (2 * 4)  # two norms and activations of each block run in the convolution that follows
+    kernels = sorted(zip(found.trace.operators.name, (names[row] for row in found.rows), strict=True))
+    assert kernels.count(("aten::mul", "aten::relu_")) == 4  # sums with shortcuts, both of whose norms they apply
+    assert kernels.count(("aten::native_batch_norm", "aten::relu_")) == 1  # the first, which pooling reads
+    backward = [kernel for kernel, last in kernels if last == "aten::native_batch_norm_backward"]
+    assert len(backward) == 1 + 4 * 4  # one pass each, of which convolutions made the sums but for
+    assert backward.count("aten::native_batch_norm_backward") == 1 + 2  # the first, and those that pooling gave
+
+
+def test_a_batch_norm_in_convolutions_is_named_by_a_stack() -> None:
+    trace = triosim.model("resnet50", precision="float16", batch_size=64)
+    machine, own = triosim.system(device="H100-SXM5-80GB"), load("mxnet")
+    seconds = []
+    for stack in (own, replace(own, batch_norms="apart"), replace(own, fused_pointwise=False)):
+        plan = triosim.Plan(stack=stack, batch_size=64, layout="channels_last")
+        seconds.append(triosim.simulate(trace, machine, plan).iteration_time_s)
+    assert seconds[0] < 0.9 * seconds[1] < 0.9 * seconds[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -51,8 +51,8 @@ def schedule(
 ) -> ContendedSchedule:
     ported = [RoutedFragment(number, own) for number, own in enumerate(ports)]
     return ContendedSchedule(
-        [fragment(one) for one in rows], ported, [np.array(own, np.int32) for own in order],
-        [np.zeros(len(own), np.int32) for own in order], [np.zeros(len(own), np.int64) for own in order],
+        [fragment(one) for one in rows], ported, Ragged.of(order, np.int32),
+        Ragged.of([[0] * len(own) for own in order], np.int32), Ragged.of([[0] * len(own) for own in order]),
         transfer_classes,
         np.zeros(len(order), np.int64), 3, messages, 4,
     )  # fmt: skip
@@ -92,7 +92,7 @@ def test_work_does_not_end_before_its_host_is_so_far() -> None:
     ]
     what = schedule([rows], [()], [[0, 0]], TransferClasses([[]], [0], 0))
     host_delay = replace(
-        what, fragments=[fragment(rows, [130, 0, 0])], release=[np.array([20, 30])], host=np.array([1000], np.int64)
+        what, fragments=[fragment(rows, [130, 0, 0])], release=Ragged.of([[20, 30]]), host=np.array([1000], np.int64)
     )  # fmt: skip
     met = both(host_delay)
     assert (met.end, met.work.tolist()) == (20 + 130 + 10 + 100 + 10, [220])
@@ -212,8 +212,10 @@ def jobs(draw: st.DrawFn) -> ContendedSchedule:
     )
     beside = {way: (stages + 1,) for way in range(stages) if draw(st.booleans())}
     transfer_classes = TransferClasses([*uses, [(draw(st.integers(0, 1)), 0.7)]], [stages] * stages, 2, beside)
-    number = [np.arange(turns_of, dtype=np.int32)] * stages
-    release = [np.cumsum(draw(st.lists(ticks, min_size=turns_of, max_size=turns_of))) for _ in range(stages)]
+    number = Ragged.of([range(turns_of)] * stages, np.int32)
+    release = Ragged.of(
+        [list(accumulate(draw(st.lists(ticks, min_size=turns_of, max_size=turns_of)))) for _ in range(stages)]
+    )
     host = np.array([draw(st.integers(0, 200)) for _ in range(stages)], np.int64)
     host_delay = [[draw(st.sampled_from([0, 0, 5, 80])) for _ in one] for one in rows]
     fragments = [_divided(draw, fragment(one, own)) for one, own in zip(rows, host_delay, strict=True)]
@@ -298,7 +300,7 @@ def pipeline(seed: int, stages: int, micro_batches: int, shares: bool) -> Conten
         number.append([k for _, k in steps])
     classes = TransferClasses([[(0, 0.7)], []], [0 if shares else 1] * stages, 1)
     plain = schedule(rows, ports, order, classes, 2 * stages * micro_batches)
-    return replace(plain, offset=[np.array(own, np.int32) for own in number])
+    return replace(plain, offset=Ragged.of(number, np.int32))
 
 
 @native
@@ -315,7 +317,7 @@ def test_turns_that_repeat_are_left_out_exactly() -> None:
 @native
 def test_turns_are_not_left_out_while_their_host_is_late() -> None:
     plain = pipeline(1, 3, 60, shares=False)
-    late = replace(plain, release=[np.arange(len(own), dtype=np.int64) * 400 for own in plain.order])
+    late = replace(plain, release=Ragged.of([[400 * n for n in range(len(own))] for own in plain.order]))
     both(late)
     assert contended_run(late, native=True).left_out == 0
     busy = replace(plain, host=np.array([3000, 4000, 9000], np.int64))

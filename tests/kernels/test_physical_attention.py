@@ -304,10 +304,23 @@ def test_measured_times_are_met():
         assert model.predict(work, H100).seconds[0] == pytest.approx(seconds, rel=0.15)
 
 
+def test_engines_decode_faster_than_sglangs_flash_attention_before_hopper():
+    """Calls of an A100 that judge (``serving/attention_substitute.parquet``, Llama-3-8B), and none where the device has
+    newer kernels."""
+    a100 = catalog.accelerator("A100-SXM4-80GB")
+    for (batch, keys), seconds in {(64, 2048): 356.4e-6, (16, 4096): 191.0e-6}.items():
+        flash2, paged = (attention(batch, 1, keys, 32, 8, 128, family=family) for family in ("flash2", "paged"))
+        assert model.predict(paged, a100).seconds[0] == pytest.approx(seconds, rel=0.15)
+        assert model.predict(flash2, a100).seconds[0] > 1.25 * seconds
+        best, on_h100 = (replace(paged, family=np.full(1, FAMILIES.index(name), np.int8)) for name in ("auto", "paged"))
+        assert model.predict(best, H100).seconds == model.predict(on_h100, H100).seconds
+
+
 def test_constants_say_what_they_were_fitted_to():
     found = document("attention")
-    assert found["provenance"]["inputs"] == list(fit_physical_attention.INPUTS)
-    assert not any("vgg" in name for name in fit_physical_attention.INPUTS)
+    inputs = [*fit_physical_attention.INPUTS, fit_physical_attention.PAGED_INPUT]
+    assert found["provenance"]["inputs"] == inputs
+    assert not any("vgg" in name for name in inputs)
     for phase in ("prefill", "decode"):
         for row in found["constants"][phase].values():
             assert set(row) <= set(found["units"])
@@ -343,3 +356,28 @@ def test_gradients_are_as_fast_on_an_h100_as_was_measured(positions: int, rate: 
     )
     reached = work.flop()[0] / model.predict(work, H100).seconds[0] / 1e12
     assert reached == pytest.approx(rate, rel=0.08)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@given(
+    st.integers(129, 9000), st.integers(0, 5000), st.sampled_from((64, 96, 128)), st.booleans(), st.integers(0, 4096),
+    st.sampled_from(FAMILIES), st.booleans(),
+)  # fmt: skip
+def test_no_call_is_faster_than_its_pairs(name, queries, before, head, causal, window, family, backward):
+    """However few sequences; with many it is not much slower either, which is what the bound is good for."""
+    device = catalog.accelerator(name)
+    few, many = (
+        attention(batch, queries, queries + before, 8, 2, head, causal=causal, window=window, family=family,
+                  backward=backward)
+        for batch in (1, 64)
+    )  # fmt: skip
+    assert model.least(few, device)[0] <= model.predict(few, device).seconds[0]
+    assert model.least(many, device)[0] == pytest.approx(64 * model.least(few, device)[0])
+    assert model.least(many, device)[0] <= model.predict(many, device).seconds[0]
+
+
+def test_long_calls_take_little_more_than_their_pairs():
+    work = attention(8, 8192, 8192, 32, 8, 128, causal=True)
+    for name in ("A100-SXM4-80GB", "H100-SXM5-80GB"):
+        device = catalog.accelerator(name)
+        assert model.least(work, device)[0] > 0.85 * model.predict(work, device).seconds[0]

@@ -194,3 +194,12 @@ def test_groups_of_few_channels_may_share_a_product() -> None:
     few = replace(whole, in_channels=np.array([4.0]), out_channels=np.array([4.0]), groups=np.array([32.0]))
     assert seconds(few, a100) <= seconds(whole, a100)
     assert few.flop()[0] == whole.flop()[0] / 32
+
+
+@pytest.mark.parametrize("device", ["RTX-3090", "A100-SXM4-40GB", "V100-SXM2-16GB"])
+def test_images_in_16_bits_are_turned_for_the_same_kernels(device: str) -> None:
+    chip = catalog.accelerator(device)
+    apart = square(256, 256, 256, 28, dtype=DTYPE_CODE["float16"])
+    side_by_side = replace(apart, channels_last=np.ones(1, bool))
+    turned = 2.0 * float((apart.input_bytes() + apart.output_bytes())[0]) / float(chip.memory_bandwidth or 1)
+    assert seconds(side_by_side, chip) < seconds(apart, chip) <= seconds(side_by_side, chip) + 1.1 * turned

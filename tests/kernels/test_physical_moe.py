@@ -109,6 +109,8 @@ def test_tiles_follow_the_tokens_that_arrive():
     assert (model.tiles(narrow).rows[0], model.tiles(narrow).columns[0]) == (64, 128)
     marlin = experts(np.array([1, 128, 1024]), 8, 4096, 1536, 128, family="marlin")
     assert model.tiles(marlin).rows.tolist() == [8, 16, 64]  # mean loads of 1/14, 8.9 and 71 with nine tenths filled
+    native = experts(np.array([1, 128, 1024, 4096]), 8, 4096, 1536, 128, family="native")
+    assert model.tiles(native).rows.tolist() == [8, 16, 128, 128]
 
 
 def test_tiles_that_were_looked_for_follow_the_mean_load():
@@ -152,6 +154,21 @@ def test_marlin_gains_nothing_from_later_matrix_instructions():
     work = experts(16384, 2, 4096, 14336, 8, family="marlin")
     h100, b200 = (model.predict(work, catalog.accelerator(n)).seconds[0] for n in ("H100-SXM5-80GB", "B200-SXM-180GB"))
     assert b200 > 0.7 * h100  # the peak is 2.3 times as high
+
+
+def test_native_kernels_multiply_at_the_rate_of_what_tokens_are_cast_to():
+    """Rows of the aiconfigurator tables (SGLang 0.5.10), 384 experts of 7168 x 3072, 6 for each token, tokens in 8
+    bits; their loads follow a power law of 1.01."""
+    b200 = catalog.accelerator("B200-SXM-180GB")
+    for tokens, seconds in {16: 576e-6, 16384: 7448e-6}.items():
+        work = experts(tokens, 6, 7168, 3072, 384, dtype="float8_e4m3fn", skew=1.01, family="native", warm=True)
+        work = replace(work, weight_bytes=np.array([0.5 + 1 / 32]))
+        assert model.predict(work, b200).seconds[0] == pytest.approx(seconds, rel=0.25)
+    eight, sixteen, marlin = (
+        model.predict(experts(65536, 4, 2880, 2880, 128, dtype=dtype, weight_dtype="float4_e2m1", family=family), b200)
+        for dtype, family in (("float8_e4m3fn", "native"), ("bfloat16", "native"), ("bfloat16", "marlin"))
+    )
+    assert 1.3 * eight.seconds[0] < sixteen.seconds[0] < marlin.seconds[0] / 2
 
 
 def test_kernels_that_stand_for_marlin_on_other_devices_are_less_sure():

@@ -36,6 +36,26 @@ def seconds(what: Stream, device: Accelerator = A100) -> float:
     return float(predict(what, device).seconds[0])
 
 
+@given(
+    st.sampled_from(KINDS), st.floats(0, 1e9), st.floats(0, 1e9), st.integers(1, 100_000), st.floats(0, 1e6),
+    st.integers(1, 3), st.integers(2, 512), st.sampled_from((A100, V100)),
+)  # fmt: skip
+def test_least_is_below_what_is_said_and_convex(
+    name: str, fixed: float, moved: float, rows: int, row_bytes: float, kernels: int, samples: int, device: Accelerator
+) -> None:
+    """The line through one and two samples says no more than what any number of samples takes."""
+
+    def many(count: float) -> Stream:
+        columns = (fixed + count * moved, count * moved, count * rows, row_bytes, kernels)
+        return Stream(np.array([work.CODE[name]], np.int8), *(np.array([float(one)]) for one in columns))
+
+    once, twice, often = (float(model.least(many(count), device)[0]) for count in (1, 2, samples))
+    assert often <= float(predict(many(samples), device).seconds[0]) * (1 + 1e-12)
+    assert once + (samples - 1) * (twice - once) <= often * (1 + 1e-9)
+    if not row_bytes:
+        assert often == pytest.approx(float(predict(many(samples), device).seconds[0]))
+
+
 def test_bytes_are_those_of_the_trace() -> None:
     trace = triosim.load(shared("triosim-h100", "resnet50"))
     plain = ("elementwise", "softmax", "normalization", "optimizer", "reduction", "other")
@@ -107,7 +127,7 @@ def test_inputs_are_listed_and_not_those_that_judge() -> None:
 
 def test_the_file_says_what_every_constant_is() -> None:
     document = json.loads(script.OUTPUT.read_text(encoding="utf-8"))
-    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm")
+    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm", "nhwc_norm", "half_batch_norm")
     assert tuple(model.spreads()) == CLASSES
     for rows in document["constants"].values():
         assert set(rows) == {f.name for f in fields(StreamConstants)}
@@ -220,3 +240,18 @@ def test_long_operators_take_as_much_longer() -> None:
     assert seconds(long, replace(off, memory_type="GDDR6 ECC")) / seconds(long, off) == pytest.approx(
         1 / INLINE_ECC, rel=0.05
     )
+
+
+def test_batch_norms_take_as_many_elements_of_16_bits_in_a_cycle_as_of_32() -> None:
+    """Less is saved than half of the bytes, as units are part of the limit."""
+    channels, length = 1024, 1 << 16
+    wide = seconds(work.rowwise("batch_norm", np.array([channels]), np.array([length]), 4.0))
+    half = seconds(work.rowwise("half_batch_norm", np.array([channels]), np.array([length]), 2.0))
+    assert 0.55 * wide < half < 0.95 * wide
+
+
+def test_batch_norms_over_channels_side_by_side_use_all_units_and_read_twice() -> None:
+    pixels, bandwidth = 1 << 22, A100.memory_bandwidth or 1
+    for channels in (16, 64, 256):
+        time = seconds(work.rowwise("nhwc_norm", np.array([pixels]), np.array([channels]), 2.0))
+        assert 3.0 < time * bandwidth / (pixels * channels * 2.0) < 3.4

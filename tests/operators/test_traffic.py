@@ -68,6 +68,17 @@ def test_the_gradients_of_a_norm_are_read_twice() -> None:
     assert moves(alone, 1e6, 5e5).read == 1e6
 
 
+def test_a_loss_in_place_goes_over_the_scores_step_by_step() -> None:
+    """Maximum, minus it, exponential, sum, by it: five read all, three write it; the backward multiplies once.  A row's
+    target is an element of it, read in a sector of 32 bytes, and its number has 8."""
+    name, scores = "megatron::vocab_parallel_cross_entropy", (64, 1000)
+    size, rows = 4 * 64 * 1000, 64
+    one = call(name, scores, (64,), out=[(), scores], roles="input target")
+    assert moves(one)[1:] == moved(5 * size + 40 * rows, 3 * size, kernels=6.0)
+    back = call(f"{name}_backward", (), scores, (64,), out=scores, roles="grad_output input target")
+    assert moves(back)[1:] == moved(size + 64 * rows, size, kernels=3.0)
+
+
 def test_pooling_by_hand() -> None:
     """Indices of 8 bytes are written and read; the backward does not read the input."""
     wide, narrow = (2, 3, 8, 8), (2, 3, 4, 4)

@@ -97,7 +97,40 @@ def test_the_order_says_which_groups_cross_servers() -> None:
     assert dp[1] < dp[0]
 
 
+def test_a_carved_axis_lies_where_the_order_has_it() -> None:
+    axes = (("dp", 8), ("pp", 2), ("tp", 2))
+    assert Mesh(axes).carved("dp", "cp", 4).axes == (("dp", 2), ("cp", 4), ("pp", 2), ("tp", 2))
+    for order in permutations(("dp", "pp", "cp", "tp")):
+        plain = tuple((name, dict(axes)[name]) for name in order if name != "cp")
+        found = Mesh(plain, order=order).carved("dp", "cp", 4)
+        assert found.axes == tuple((name, {"dp": 2, "cp": 4, "pp": 2, "tp": 2}[name]) for name in order)
+
+
+@pytest.mark.parametrize("order", [("pp", "dp", "cp", "tp"), ("dp", "pp", "cp", "tp"), ("cp", "pp", "dp", "tp")])
+def test_context_parallel_ranks_are_where_the_order_has_them(order: tuple[str, ...]) -> None:
+    """Named where it lies anyway it changes nothing; on a switch it never does; folded is unfolded."""
+    trace = triosim.model("gpt2", batch_size=4, sequence_length=64, configuration={"n_layer": 4})
+    plan = {"dp": 4, "tp": 2, "pp": 2, "micro_batches": 4, "zero": 1, "cp": 2, "cp_style": "ring"}
+    switch = triosim.system(devices=16, device="A100-SXM4-80GB", link="25GB/s", latency="3us")
+    servers = triosim.system("dgx-a100", nodes=2)
+    for system in (switch, servers):
+        plain = triosim.simulate(trace, system, Plan(**plan))
+        moved, whole = (
+            triosim.simulate(trace, system, *asked(**plan, axis_order=order, fold=fold)) for fold in (True, False)
+        )
+        assert moved.iteration_time_s == whole.iteration_time_s
+        if system is switch or order == ("pp", "dp", "cp", "tp"):
+            assert moved.iteration_time_s == pytest.approx(plain.iteration_time_s, rel=1e-9)
+        sent = [sorted((r.axis, r.kind, r.bytes, r.count) for r in x.collectives) for x in (plain, moved)]
+        assert sent[0] == sent[1]
+
+
 def test_an_order_that_is_none_is_refused() -> None:
+    with pytest.raises(PlanError, match="axis-order names cp, which is no axis of the plan: it has pp, dp, tp"):
+        triosim.simulate(
+            triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 2}),
+            triosim.system("dgx-a100", nodes=1), Plan(axis_order=("pp", "dp", "cp", "tp")),
+        )  # fmt: skip
     done = run("train", "gpt2", "--device", "A100-SXM4-80GB", "--axis-order", "pp,tp", code=2)
     assert "axis-order must name each of pp, dp, tp once" in done.stderr
 

@@ -15,6 +15,7 @@ import pytest
 import triosim
 from tests.asked import asked
 from triosim import Plan, PlanError
+from triosim.memory.blocks import StepStorages
 from triosim.partition.partition import partition
 from triosim.partition.rules.by_module import ByModule
 from triosim.partition.rules.gather import Gather
@@ -22,7 +23,7 @@ from triosim.partition.rules.megatron import Megatron
 from triosim.partition.rules.sequence import Sequence
 from triosim.partition.rules.vocabulary import Vocabulary
 from triosim.partition.step import Step
-from triosim.partition.transfers import COLLECTIVES
+from triosim.partition.transfers import ALL_GATHER, COLLECTIVES
 from triosim.prediction.prepare import prepare
 from triosim.schedule.program import Op
 from triosim.trace.tables import Phase, Trace, check
@@ -191,6 +192,20 @@ def test_layers_that_are_each_given_a_divided_input_scatter_its_gradient_one_by_
     assert len(expected) == 1 + 2 * LAYERS + 5 * LAYERS + 1  # embedding, products by row; those by column; the last
     together = _sent(_divided(recorded, size, Sequence(regather=False)))
     assert [sent for sent in found if sent[1] == "all_gather"] == [s for s in together if s[1] == "all_gather"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_the_backward_gathers_again_is_kept_for_it(recorded: Trace, again: bool) -> None:
+    """What a norm gave of a rank's part of the sequence: of two norms a block, and the last."""
+    step = _divided(recorded, 4, Sequence(regather=again))
+    phase, rows = step.trace.operators.phase, range(len(step.trace))
+    where, first, last = StepStorages(step.trace, step.transfers).touched(rows)
+    gathers = step.transfers.take(np.flatnonzero(step.transfers.what == ALL_GATHER))
+    normed = np.unique(step.trace.values.storage[gathers.value])
+    made = np.isin(where, normed) & (phase[first] == Phase.FORWARD)
+    kept = made & (phase[last] == Phase.BACKWARD)
+    assert int(made.sum()) == 2 * LAYERS + 1
+    assert int(kept.sum()) == (2 * LAYERS + 1 if again else 0)
 
 
 @pytest.mark.parametrize("size", [2, 4])

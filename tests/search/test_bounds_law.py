@@ -76,6 +76,23 @@ def test_no_plan_takes_less_than_is_said(
         assert bound.bytes <= result.memory.reserved_bytes, (told.__name__, one.asked)
 
 
+def test_operators_are_known_without_their_shape() -> None:
+    """Most of what a wide model computes is told by its steps of one sample and of two, elementwise operators too."""
+    wide = {"num_hidden_layers": 8, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
+    workload = triosim.model("llama-3-8b", sequence_length=2048, configuration=wide)
+    base = Plan(global_batch_size=BATCH, training=True)
+    bounds = PlanBounds(workload, triosim.system("dgx-a100", 1), base, Fidelity())
+    told = []
+    for one in PlanSpace([8], BATCH, 8, 2048, among={"pp": (1,), "cp": (1,), "zero": (1,)}).candidates():
+        if one.asked["tp"] < 8 and bounds._size(one.asked) > 1:
+            shape = bounds.of(one)
+            assert not isinstance(shape, str)
+            told.append(bounds.by_volume(one).seconds / shape.seconds)
+    assert len(told) > 10
+    assert min(told) > 0.75
+    assert max(told) <= 1
+
+
 def test_a_host_that_issues_no_sums_of_gradients_issues_less() -> None:
     """Replicas that scatter gradients in each micro-batch add none up; small steps are bound by launches."""
     found = [

@@ -19,6 +19,7 @@ from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.serving.kernel_times import NOTHING_MOVED, ServingKernels
 from triosim.serving.model import PRECISIONS, default_weights, precision_of, served_model
+from triosim.serving.one_request import infer
 from triosim.serving.policy import ENGINES, fused_casts
 from triosim.serving.pool import Pool
 from triosim.serving.pool_times import priced_step_times
@@ -293,13 +294,28 @@ def test_weights_of_4_bits_are_turned_into_16_where_nothing_reads_them() -> None
     model = served_model("gpt-oss-120b")
     families = {
         name: ServingKernels(model, catalog.accelerator(name), precision_of("mxfp4"))._experts_family("float4_e2m1")
-        for name in ("MI300X", "MI355X", "H100-SXM5-80GB")
+        for name in ("MI300X", "MI355X", "H100-SXM5-80GB", "B200-SXM-180GB", "RTX-5090")
     }
-    assert families == {"MI300X": "upcast", "MI355X": "marlin", "H100-SXM5-80GB": "marlin"}
+    assert families == {
+        "MI300X": "upcast", "MI355X": "marlin", "H100-SXM5-80GB": "marlin", "B200-SXM-180GB": "native",
+        "RTX-5090": "marlin",
+    }  # fmt: skip
     batch = np.array([64.0, 256.0])
     as_if = replace(device, peak_flops=dict(device.peak_flops) | {"float4_e2m1": 1e15})
     slow, quick = (ServingKernels(model, one, precision_of("mxfp4")).layer(batch) for one in (device, as_if))
     assert (slow > 1.5 * quick).all()
+
+
+def test_engines_cast_tokens_for_experts_of_4_bits_on_blackwell_as_they_do_by_default() -> None:
+    """TensorRT-LLM and SGLang to 8 bits, vLLM not: a prompt of 8,192 tokens of GPT-OSS 120B on one B200."""
+    took = {
+        engine: infer(
+            Pool("gpt-oss-120b", triosim.system(device="B200-SXM-180GB"), engine=engine, weights="mxfp4"), 8192, 2
+        )
+        for engine in ("trtllm", "sglang", "vllm")
+    }
+    experts_s = {engine: one.breakdown_s["prompt"]["experts"] for engine, one in took.items()}
+    assert experts_s["trtllm"] == experts_s["sglang"] < 0.8 * experts_s["vllm"]
 
 
 def test_sglang_computes_a_shared_expert_among_the_routed_ones() -> None:

@@ -31,7 +31,7 @@ WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
     "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo", "megatron-2023", "bigscience",
     "deepspeed-2021", "nemo-2024", "torchtitan-compile", "megatron-2022", "flash-attention", "lit-gpt", "nanotron",
-    "deepspeed-transformers", "megatron-gaudi",
+    "deepspeed-transformers", "megatron-gaudi", "mxnet",
 )  # fmt: skip
 
 

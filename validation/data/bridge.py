@@ -66,6 +66,7 @@ def facts(line: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "gradients": "parameter-fused", "graphs": graphs(line), "expert_padding": not hybrid,
         "overlap_parameters": not optimizer(line), "bucket_parameters": 128 << 20, "bucket_parameters_per_replica": 0,
+        "loss": "fused",
     }  # fmt: skip
     if whole_graph(line):
         found["host"] = "graph"

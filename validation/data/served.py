@@ -10,7 +10,8 @@ as its client keeps in flight, and is judged by throughput; Server has Poisson a
 prompts and outputs are those of OpenOrca as :data:`LENGTHS_SOURCE` tells.
 
 Rows from 287 on are of eight more sources.  They were written down with their assumptions and predicted before they
-were compared with anything; nothing had been changed for them.
+were compared with anything; nothing had been changed for them.  Rows from 329 on are of a source before, as its page of
+later had them; they were seen, and predicted as they had been, before kernels of 4-bit floats on Blackwell were known.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ SOURCES = {
     "TensorRT-LLM 1.2 overview": ServedSource(
         "https://github.com/NVIDIA/TensorRT-LLM (docs/source/developer-guide/perf-overview.md of version 1.2)",
         "as above; DEP of N devices is N ranks of attention that share experts; GPT-OSS's cache in 16 bits on Hopper; "
-        "NVFP4 columns are left out; as many requests at 1000/1000 as at 1024/1024",
+        "NVFP4 columns are left out; GPT-OSS on Blackwell (rows from 329 on) is MXFP4 and its cache in 8 bits, as its "
+        "options have it; as many requests at 1000/1000 as at 1024/1024",
     ),
     "InferenceX 870": ServedSource(
         "https://github.com/SemiAnalysisAI/InferenceX/issues/870 (DeepSeek-R1-0528, 1k/1k)",

@@ -64,14 +64,14 @@ STACKS = {
     "NVIDIA NeMo 25.04 performance summary": "nemo", "NVIDIA NeMo 25.07 performance summary": "nemo",
     "GPT-Simple": "torch-compile", "Colossal-AI on H200": "deepspeed-transformers",
     "Optimum Habana on Gaudi 2": "megatron-gaudi", "nanochat": "torch-compile", "AWS Neuron Trn1, BERT": "maxtext",
-    "AWS Neuron Trn1, ViT": "maxtext", "MLPerf Training 3.0 and 3.1, ResNet-50": "torch-compile",
+    "AWS Neuron Trn1, ViT": "maxtext", "MLPerf Training 3.0 and 3.1, ResNet-50": "mxnet",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
     "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training", "MLPerf Training 5.1, FLUX.1",
     "XTuner speed benchmark", "MegaScale, its baseline", "Colossal-AI on H200", "Optimum Habana on Gaudi 2",
-    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT", "MLPerf Training 3.0 and 3.1, ResNet-50",
+    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
@@ -119,6 +119,9 @@ FABRICS = {
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 TYPES = {"fp16": "float16", "fp32": "float32"}
 """Element types by how the words of a row's precision begin; all others have bfloat16."""
+TF32 = "products are TF32"
+"""What notes say of rows of float32 whose container lets products round (NVIDIA's set
+``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE``)."""
 RECIPES = (
     (r"nvfp4", "nvfp4"), (r"fp8-cs|float8 (linear|tensorwise)|tensorwise", "fp8-current"),
     (r"float8 rowwise", "fp8-row"), (r"blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
@@ -303,6 +306,7 @@ def _row(line: Mapping[str, str]) -> Row:
     assumed = (*(["recompute"] if _open_recompute(line) else []), *(["micro-batch"] if not line["micro_batch"] else []))
     precision = next((name for words, name in TYPES.items() if line["precision"].startswith(words)), "bfloat16")
     precision = f"autocast-{precision}" if "autocast" in line["precision"] else precision
+    precision = "tfloat32" if TF32 in line["notes"] else precision
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
         **{
@@ -450,9 +454,12 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
     "FlagPerf encoders": lambda line: {
         "attention": "unfused", "fused_softmax": False, "masters": not line["precision"].startswith("bf16"),
     },
+    "FlagPerf GPT-2": lambda line: {"fused_softmax": False},
     "FlagPerf Qwen1.5 MoE": lambda line: {"attention": "flash2"},
     "Colossal-AI on H200": lambda line: {"attention": "flash2", "norms": "one"},
-    "Optimum Habana on Gaudi 2": lambda line: {"attention": "unfused"},
+    "Optimum Habana on Gaudi 2": lambda line: {
+        "attention": "unfused", "fused_pointwise": "torch.compile" in line["notes"],
+    },
     "nanochat": lambda line: {"clip": True},
     "NVIDIA NeMo 25.04 performance summary": lambda line: _facts_of_nemo_25(line),
     "NVIDIA NeMo 25.07 performance summary": lambda line: _facts_of_nemo_25(line),
@@ -460,7 +467,9 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
 """What the sources from P0301 on say of their software where the nearest stack has it otherwise.  Read after the first
 predictions: that Paddle 2.5.1 has the first version of FlashAttention (the second came in August 2023,
 github.com/PaddlePaddle/flash-attention/pull/12) and that its stage 2 keeps parameters whole, and that stages 1 and 2 of
-DeepSpeed reduce after the backward unless ``overlap_comm`` says otherwise (``deepspeed/runtime/zero/config.py``)."""
+DeepSpeed reduce after the backward unless ``overlap_comm`` says otherwise (``deepspeed/runtime/zero/config.py``);
+and that FlagPerf's copy of Megatron-LM never takes its fused softmax (``model/layers/fused_softmax.py``, where the
+choice is commented out)."""
 
 
 def _facts_of_recipes(line: Mapping[str, str]) -> dict[str, Any]:
@@ -483,9 +492,16 @@ def _facts_of_nemo_25(line: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _facts_of_mlperf(line: Mapping[str, str]) -> dict[str, Any]:
-    """What MLPerf's submissions say otherwise than their stacks: graphs, what a gate keeps in 8 bits, and of Stable
-    Diffusion that gradients are clipped and reduced after the backward (``conf/custom.yaml``, ``ddp_overlap``)."""
-    found: dict[str, Any] = {"gradients": "parameter-fused"} if line["model"] in SUMMED_IN_16_BITS else {}
+    """What MLPerf's submissions say otherwise than their stacks: graphs, what a gate keeps in 8 bits, of Stable
+    Diffusion that gradients are clipped and reduced after the backward (``conf/custom.yaml``, ``ddp_overlap``), and of
+    Llama 3.1 under NeMo that gradients are reduced in 16 bits (``grad_reduce_in_fp32=False``, ``pretrain.py``) and that
+    Cisco leaves buckets at the 64 parameters of its ``conf/custom.yaml``, since no callback sets them otherwise (both
+    read after these rows had been seen)."""
+    nemo = line["model"].startswith("Llama3.1") and "AMD/" not in line["source_ref"]
+    in_16_bits = nemo or line["model"] in SUMMED_IN_16_BITS
+    found: dict[str, Any] = {"gradients": "parameter-fused"} if in_16_bits else {}
+    if nemo and "Cisco/" in line["source_ref"]:
+        found["bucket_parameters"] = 64
     if "gate kept in 8 bits" in line["notes"]:
         found["stored_gate"] = "float8_e4m3fn"
     if re.search(r"(?<!no )CUDA graphs", line["notes"]):

@@ -1,6 +1,6 @@
 """Fits the physical model of a layer of experts and writes ``src/triosim/kernels/data/physical/moe.json``.
 
-    python -m validation.fit.physical_moe [--write]
+    python -m validation.fit.physical_moe [--family NAME] [--write]
 
 Input: ``kernels/moe.parquet`` of the measured data (see :mod:`validation.data.kernels`), nothing else.  One set of
 constants per kernel family.  A family that was measured on several devices is judged with each left out in turn, one
@@ -72,12 +72,18 @@ UNITS = {
 
 KERNELS = {
     "sglang_fused_moe_triton": "triton", "sglang_marlin_moe": "marlin", "sglang_flashinfer_cutedsl_moe": "cutedsl",
+    "sglang_flashinfer_mxfp4_moe": "native",
 }  # fmt: skip
 TYPES = {  # name in the data -> multiplied type, bytes of a weight
     "bfloat16": ("bfloat16", 2.0), "fp8_block": ("float8_e4m3fn", 1.0), "int4_wo": ("bfloat16", 0.5 + 2 / 128),
-    "nvfp4": ("float4_e2m1", 0.5 + 1 / 16),
+    "nvfp4": ("float4_e2m1", 0.5 + 1 / 16), "w4a8_mxfp4_mxfp8": ("float8_e4m3fn", 0.5 + 1 / 32),
+    "w4a16_mxfp4": ("bfloat16", 0.5 + 1 / 32),
 }  # fmt: skip
-"""Scales included: one of 2 bytes for 128 weights (int4), one of a byte for 16 (nvfp4)."""
+"""Scales included: one of 2 bytes for 128 weights (int4), one of a byte for 16 (nvfp4) or 32 (mxfp4)."""
+
+FEW = "family with too few rows"
+EIGHT = ("fp8_block", "w4a8_mxfp4_mxfp8")
+"""Types whose tokens have 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,8 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
     kernel, dtype, system = (data[name].astype(str) for name in ("kernel_source", "moe_dtype", "system"))
     asked = [name for name, family in KERNELS.items() if family in families]
     known = np.flatnonzero(np.isin(kernel, asked) & np.isin(dtype, list(TYPES)))
-    left = Counter({"family with too few rows": int((~np.isin(kernel, list(KERNELS))).sum())})
+    few = int((~np.isin(kernel, list(KERNELS))).sum())
+    left = Counter({FEW: few} if few else {})
     kernel, dtype, system = kernel[known], dtype[known], system[known]
     tokens, hidden, inner, topk, experts, tp, ep = (
         data[name][known].astype(float)
@@ -119,7 +126,7 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
     work = ExpertCalls(
         tokens, topk, hidden, inner / tp, experts, ep, skew, (system == "b200_sxm") & (family != "marlin"), yes, yes,
         np.array([DTYPE_CODE[TYPES[name][0]] for name in dtype], np.int8), np.array([TYPES[name][1] for name in dtype]),
-        np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),
+        np.where(np.isin(dtype, EIGHT), 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),
         np.array([FAMILIES.index(name) for name in family], np.int8), ~yes,
         tiles_looked_for(dtype, np.array([DEVICES[s] for s in system]), experts / ep, inner / tp),
     )  # fmt: skip
@@ -200,9 +207,9 @@ def left_out(measured: Measured) -> NDArray[np.float64]:
     return errors
 
 
-def judge() -> dict[str, Any]:
+def judge(families: tuple[str, ...] = FAMILIES) -> dict[str, Any]:
     """Constants, spreads and the printed table."""
-    measured, dropped = read()
+    measured, dropped = read(families)
     print(f"{len(measured)} rows, dropped {dict(dropped)}")
     found: dict[str, GroupedGemmConstants] = {}
     errors: dict[tuple[str, str], NDArray] = {}
@@ -221,7 +228,7 @@ def judge() -> dict[str, Any]:
     spreads = {key: quantile(out) for key, out in errors.items()}
     seen, unseen = quantile(np.concatenate(list(errors.values()))), max(spreads.values())
     for (family, name), out in errors.items():
-        others = [s for (_, other), s in spreads.items() if other != name]
+        others = [s for (_, other), s in spreads.items() if other != name] or [seen]
         print(f"    {family:8s} {name:16s} MAPE {mape(out):5.1f} %, 90 % of errors within {spreads[family, name]:.2f}, "
               f"covered by the others' widest ({max(others):.2f}) {coverage(out, max(others)):.0f} %")  # fmt: skip
     return {
@@ -235,9 +242,19 @@ def main() -> None:
     """Fit, print the table, and write the constants if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"write {OUTPUT.name}")
+    parser.add_argument("--family", choices=sorted(set(KERNELS.values())), help="only this one, beside what there is")
     arguments = parser.parse_args()
-    found = judge()
-    if arguments.write:
+    found = judge(FAMILIES if arguments.family is None else (arguments.family,))
+    if arguments.write and arguments.family is not None:
+        document = json.loads(OUTPUT.read_text(encoding="utf-8"))
+        document["constants"]["grouped"] |= found["constants"]
+        for key in ("devices", "mape"):
+            document["provenance"][key] |= found[key]
+        document["provenance"]["dropped"].pop(FEW, None)
+        document["provenance"]["rows"] += found["rows"]
+        OUTPUT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {OUTPUT.name}")
+    elif arguments.write:
         document = {
             "schema": SCHEMA, "kind": "moe", "units": UNITS, "constants": {"grouped": found["constants"]},
             "spread": {"grouped": found["spread"]},

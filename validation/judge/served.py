@@ -6,7 +6,7 @@ The rows lie in ``validation/data/served.csv``, addresses and assumptions in ``v
 predicted as ``triosim serve`` would with the options of its engine.  Rows of odd number judge; even ones may shape.
 Where requests arrive at a rate that is too much for what is predicted, only throughput counts.
 Below stands what rows that hold it were first predicted, and with ``--intervals`` how many measurements their 90 %
-intervals cover now, which takes five times as long.
+intervals cover now, which takes eight times as long.
 """
 
 from __future__ import annotations

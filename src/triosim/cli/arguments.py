@@ -46,9 +46,9 @@ class StepOptions:
     )
     precision: str | None = _option(
         WORKLOAD, "--precision", "TYPE",
-        "Of a model by name: float32, bfloat16, float16, or of float32 parameters under PyTorch's autocast: "
-        "autocast-bfloat16, autocast-float16.",
-        complete=choices("float32", "bfloat16", "float16", "autocast-bfloat16", "autocast-float16"),
+        "Of a model by name: float32, tfloat32 (products in TF32), bfloat16, float16, or of float32 parameters under "
+        "PyTorch's autocast: autocast-bfloat16, autocast-float16.",
+        complete=choices("float32", "tfloat32", "bfloat16", "float16", "autocast-bfloat16", "autocast-float16"),
     )  # fmt: skip
     attention: str | None = _option(
         WORKLOAD, "--attention", "KERNELS",

@@ -1,10 +1,22 @@
 """Chains of elementwise operators that a compiler makes one kernel of.
 
 TorchInductor writes one loop for operators that go over the same elements and read each other, casts among them, and
-puts the norm of their rows into it (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4): what only they read never
-leaves the registers.  Here the operators of a trace stay what they are.  The last of a chain takes the time of the
-whole kernel, whose bytes are what the chain reads from outside and what others read of it; those before it take none
-and are not launched.
+puts the norm or the softmax of their rows into it (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4): what only they
+read never leaves the registers.  Here the operators of a trace stay what they are.  The last of a chain takes the time
+of the whole kernel, whose bytes are what the chain reads from outside and what others read of it; those before it take
+none and are not launched.
+
+A batch norm is one pass that sums and one that goes over the elements again (``native_batch_norm`` and its backward in
+``torch/_decomp/decompositions.py``): the sum with another branch and the activation behind it are part of the second,
+the activation's derivative before its backward of both.
+
+Where convolutions take part of batch norms (``batch_norms = "in-convolutions"`` of a stack) they sum up what the norm
+needs as they write, and norm and activate what they read: nothing runs between two of them.  What remains is one
+pass: of the sum with a shortcut in the forward, of the input's gradient in the backward, whose sums the convolution
+made that gave the gradient (``NormConvolution`` and ``ScaleBiasAddRelu`` in NVIDIA's ResNet-50 for MXNet,
+mlcommons/training_results_v2.1, symbols/resnet-v1b-mainloop-fl.py; the backward's kernels in Paddle's
+``FusedDgradDreluBnBwdWeight``: "DgradDreluBnBwdWeight", "DbnApply", "ConvBnWgrad").  Bytes of such a pass are those of
+the chain: what the convolution reads more to make the sums, the pass does not read.
 
 A chain is of one pass, forward or backward, for these are compiled apart, and it ends where anything else reads what it
 makes.  An operator over a part of what another makes (half of the features, turned by their positions) goes into its
@@ -37,6 +49,8 @@ LONGEST = 64
 _COPIES = frozenset(("clone", "contiguous", "copy", "to", "_to_copy"))
 _CATS = frozenset(("cat", "_cat", "concat", "concatenate", "stack"))
 _NORMS = frozenset(("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm"))
+_SOFTMAX = frozenset(("_softmax", "softmax"))
+_BATCH_NORMS = frozenset(("native_batch_norm", "batch_norm", "cudnn_batch_norm"))
 
 
 @dataclass(frozen=True)
@@ -61,14 +75,76 @@ class FusedKernels:
 
 
 @kept(16)
-def fused_kernels(trace: Trace) -> FusedKernels:
-    """The chains of a trace that become one kernel each."""
-    chains = _chains(trace)
+def fused_kernels(trace: Trace, in_convolutions: bool = False) -> FusedKernels:
+    """The chains of a trace that become one kernel each.
+
+    Args:
+        trace: a step.
+        in_convolutions: whether convolutions take part of batch norms.
+    """
+    given = _Givers(trace) if in_convolutions else None
+    takes = [_takes(name) for name in trace.operators.name]
+    if given is not None:
+        takes = ["map" if given.sums(row) else what for row, what in enumerate(takes)]
+    chains = _chains(trace, takes, given is not None)
     last = np.arange(len(trace))
     for chain in chains:
         last[chain] = chain[-1]
+    if given is not None:
+        for chain in chains:
+            if (reader := given.reads(chain)) is not None:
+                last[chain] = reader
+        chains = [chain for chain in chains if last[chain[-1]] == chain[-1]]
     rows = np.array([chain[-1] for chain in chains], np.int64)
-    return FusedKernels(last, rows, _as_operators(trace, chains))
+    return FusedKernels(last, rows, _as_operators(trace, chains, takes))
+
+
+class _Givers:
+    """Which convolutions take part of the batch norms around them."""
+
+    def __init__(self, trace: Trace) -> None:
+        operators, storage = trace.operators, trace.values.storage
+        self.names, self.phases = operators.name, operators.phase.tolist()
+        self.inputs, self.outputs = (
+            [[int(storage[value]) for value in row] for row in column.lists()]
+            for column in (operators.inputs, operators.outputs)
+        )
+        self.made: dict[int, list[int]] = {}
+        self.read: dict[int, list[int]] = {}
+        for row in np.flatnonzero(~operators.view).tolist():
+            for at in self.outputs[row]:
+                self.made.setdefault(at, []).append(row)
+            for at in self.inputs[row]:
+                self.read.setdefault(at, []).append(row)
+
+    def sums(self, row: int) -> bool:
+        """Whether a convolution makes the sums of a batch norm, or of its backward."""
+        short, backward = canonical(self.names[row])
+        if short not in _BATCH_NORMS:
+            return False
+        if not backward:
+            return "pooling" not in {kind(self.names[reader]) for reader in self._forward(self.outputs[row][0])}
+        maker = self._maker(self.inputs[row][:1], row)
+        while maker != NONE and kind(self.names[maker]) == "elementwise":
+            maker = self._maker(self.inputs[maker], maker)
+        return maker != NONE and kind(self.names[maker]) == "convolution"
+
+    def _maker(self, storages: Sequence[int], before: int) -> int:
+        """The last operator before a row that made, or changed, one of these."""
+        return max((row for at in storages for row in self.made.get(at, ()) if row < before), default=NONE)
+
+    def reads(self, chain: Sequence[int]) -> int | None:
+        """The convolution that norms and activates what it reads instead of a chain; None where that is a kernel."""
+        names = {canonical(self.names[row])[0] for row in chain}
+        if self.phases[chain[-1]] != Phase.FORWARD or not names & _BATCH_NORMS or "add" in names:
+            return None
+        own = set(chain)
+        readers = [row for row in self._forward(self.outputs[chain[-1]][0]) if row not in own]
+        alone = bool(readers) and all(kind(self.names[row]) == "convolution" for row in readers)
+        return readers[0] if alone else None
+
+    def _forward(self, at: int) -> list[int]:
+        return [row for row in self.read.get(at, ()) if self.phases[row] == Phase.FORWARD]
 
 
 class _Chain:
@@ -81,18 +157,21 @@ class _Chain:
         self.normed = False
 
 
-def _chains(trace: Trace) -> list[list[int]]:
-    """Rows of each chain of two operators or more, chains by their last."""
+def _chains(trace: Trace, takes: Sequence[str], single: bool) -> list[list[int]]:
+    """Rows of each chain of two operators or more, or of one batch norm where a ``single`` counts; by their last.
+
+    ``takes`` is of each operator (:func:`_takes`).
+    """
     operators, storage, elements = trace.operators, trace.values.storage, trace.values.elements()
     inputs, outputs, views = operators.inputs.lists(), operators.outputs.lists(), operators.view.tolist()
     phases = operators.phase.tolist()
-    takes = {name: _takes(name) for name in set(operators.name)}
     open_: dict[int, _Chain] = {}  # by the storage of what they have made
     found: list[list[int]] = []
     phase = NONE
 
     def end(chain: _Chain) -> None:
-        if len(chain.rows) > 1:
+        alone = single and canonical(operators.name[chain.rows[0]])[0] in _BATCH_NORMS if chain.rows else False
+        if len(chain.rows) > 1 or alone:
             found.append(sorted(chain.rows))
         for made in chain.made:
             if open_.get(made) is chain:
@@ -106,7 +185,8 @@ def _chains(trace: Trace) -> list[list[int]]:
                 end(chain)
             phase = phases[row]
         read = {id(one): one for value in inputs[row] if (one := open_.get(int(storage[value]))) is not None}
-        what = takes[name] if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE) and outputs[row] else ""
+        what = takes[row] if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE) and outputs[row] else ""
+        what = "" if phase == Phase.BACKWARD and name.endswith("_") else what  # sums of the autograd engine
         count = int(elements[outputs[row][0]]) if what else 0
         joined = _Chain(count)
         for chain in read.values():
@@ -135,23 +215,26 @@ def _chains(trace: Trace) -> list[list[int]]:
 def _takes(name: str) -> str:
     """``"norm"``, ``"map"``, ``"cat"``, or ``""`` for what is no part of a chain.
 
-    In-place sums are of the autograd engine, and casts to 8 bits say themselves what they read.  Parts that are put
-    together are made in the loop of the whole (``pointwise_cat`` of ``torch/_inductor/lowering.py``).
+    Casts to 8 bits say themselves what they read.  Parts that are put together are made in the loop of the whole
+    (``pointwise_cat`` of ``torch/_inductor/lowering.py``).
     """
     short, backward = canonical(name)
     own = kind(name)
-    if name.endswith("_") or name in CASTS:
+    if name in CASTS:
         return ""
+    if own == "softmax":
+        return "norm" if short in _SOFTMAX else ""
     if own == "normalization":
-        return "norm" if short in _NORMS and not backward else ""
+        return "norm" if short in _BATCH_NORMS or (short in _NORMS and not backward) else ""
     if own == "copy" and short in _CATS:
         return "cat"
     return "map" if own == "elementwise" or (own == "copy" and short in _COPIES) else ""
 
 
-def _as_operators(trace: Trace, chains: Sequence[Sequence[int]]) -> Trace:
-    """One operator for each chain: its norm if it has one, else a product of elements.  It reads what the chain
-    reads from outside, and writes what others read of it.
+def _as_operators(trace: Trace, chains: Sequence[Sequence[int]], takes: Sequence[str]) -> Trace:
+    """One operator for each chain: its norm or softmax if it has one, else a product of elements.
+
+    It reads what the chain reads from outside, and writes what others read of it.
     """
     operators, storage, elements = trace.operators, trace.values.storage, trace.values.elements()
     inputs, outputs, roles = operators.inputs.lists(), operators.outputs.lists(), operators.roles.lists()
@@ -164,22 +247,21 @@ def _as_operators(trace: Trace, chains: Sequence[Sequence[int]]) -> Trace:
     made: dict[str, list[list[int]]] = {"inputs": [], "roles": [], "outputs": []}
     name, args = [], []
     for chain in chains:
-        own, within = set(chain), {int(storage[value]) for row in chain for value in outputs[row]}
-        norm = next((row for row in chain if _takes(operators.name[row]) == "norm"), None)
+        own, within = set(chain), set[int]()
+        norm = next((row for row in chain if takes[row] == "norm"), None)
         read: dict[int, int] = {}
         for row in chain:
             for value, role in zip(inputs[row], roles[row], strict=True):
                 if int(storage[value]) not in within:
                     kept_role = row == norm and names[role] in ("weight", "bias")
                     read[value] = role if kept_role else read.get(value, code["other"])
+            within.update(int(storage[value]) for value in outputs[row])  # what is changed in place was read before
         first = max(read, key=lambda value: (names[read[value]] == "other", int(elements[value])), default=None)
         if first is not None:
             read = {first: code["input" if norm is not None else "self"], **read}
             read[first] = code["input" if norm is not None else "self"]
-        written = [
-            value for row in chain for value in outputs[row]
-            if any(reader not in own for reader in readers.get(int(storage[value]), ()))
-        ]  # fmt: skip
+        last = {int(storage[value]): value for row in chain for value in outputs[row]}
+        written = [value for at, value in last.items() if any(reader not in own for reader in readers.get(at, ()))]
         made["inputs"].append(list(read))
         made["roles"].append(list(read.values()))
         made["outputs"].append(written or outputs[chain[-1]][:1])

@@ -140,8 +140,8 @@ class ContendedSchedule:
 
     Attributes:
         fragments, ported: distinct fragments, and those with their ports.
-        order, offset, release: for each worker the rows of ``ported`` that it runs, what is added to their messages,
-            and the tick before which their compute does not begin.
+        order, offset, release: a row for each worker: the rows of ``ported`` that it runs, what is added to their
+            messages (both int32), and the tick before which their compute does not begin (int64).
         transfer_classes: resources that each class of transfers uses.
         host: for each worker the tick until which it counts as busy with something else when it is idle.
         streams, messages, labels: how many there are.
@@ -151,9 +151,9 @@ class ContendedSchedule:
 
     fragments: Sequence[ContendedFragment]
     ported: Sequence[RoutedFragment]
-    order: Sequence[Int32]
-    offset: Sequence[Int32]
-    release: Sequence[Int64]
+    order: Ragged
+    offset: Ragged
+    release: Ragged
     transfer_classes: TransferClasses
     host: Int64
     streams: int
@@ -222,8 +222,8 @@ def _run_natively(schedule: ContendedSchedule) -> ContendedRun:
             np.array([p.waiting_exposed for p in fragments], np.float64),
         ),
         (
-            row_ends(map(len, schedule.order)), joined(schedule.order, np.int32), joined(schedule.offset, np.int32),
-            joined(schedule.release, np.int64), np.array([c.fragment for c in ported], np.int32),
+            schedule.order.offsets, schedule.order.values, schedule.offset.values, schedule.release.values,
+            np.array([c.fragment for c in ported], np.int32),
             row_ends(len(c.ports) for c in ported), np.array([p.message for p in ports], np.int64),
             np.array([p.transfer_class for p in ports], np.int32), np.array([p.peer for p in ports], np.int32),
             lag,

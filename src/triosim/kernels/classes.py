@@ -88,13 +88,16 @@ def classify(trace: Trace, device: Accelerator) -> OperatorClasses:
     Float32 convolutions on NVIDIA devices that have TF32 run in TF32, float32 matrix products do not: PyTorch's
     defaults are ``torch.backends.cudnn.allow_tf32 = True`` and ``torch.backends.cuda.matmul.allow_tf32 = False``
     (PyTorch documentation, "CUDA semantics", section "TensorFloat-32 (TF32) on Ampere (and later) devices").
-    Transformer Engine's products of float32 run in TF32 (``common/gemm/cublaslt_gemm.cu``).
+    Transformer Engine's products of float32 run in TF32 (``common/gemm/cublaslt_gemm.cu``), and all do where a step
+    was asked for or recorded so (:attr:`~triosim.trace.tables.Meta.float32_products`).
     """
-    kept = trace.operators.__dict__.get("_classified")
-    if kept is None or kept[0] is not trace.values or (kept[1] is not device and kept[1] != device):
-        kept = trace.values, device, _classified(trace, device)
-        trace.operators.__dict__["_classified"] = kept
-    found: OperatorClasses = kept[2]
+    rounded = trace.meta.float32_products
+    values, asked, on, kept = trace.operators.__dict__.get("_classified", (None, "", None, None))
+    if values is trace.values and asked == rounded and (on is device or on == device):
+        found: OperatorClasses = kept
+        return found
+    found = _classified(trace, device)
+    trace.operators.__dict__["_classified"] = (trace.values, rounded, device, found)
     return found
 
 
@@ -114,6 +117,7 @@ def _classified(trace: Trace, device: Accelerator) -> OperatorClasses:
     if device.vendor == "NVIDIA" and "tfloat32" in device.peak_flops:
         rounded = (group == CONVOLUTION) | (group == CONVOLUTION_BACKWARD)
         rounded |= by_name(operators.name, lambda name: name.startswith("transformer_engine::")).astype(np.bool_)
+        rounded |= trace.meta.float32_products == "tfloat32"
         dtype[rounded & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]
     engine = np.zeros(len(operators), np.int8)
     if rows.size:

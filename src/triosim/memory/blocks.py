@@ -11,11 +11,16 @@ from triosim.core.dataclass import dataclass
 from triosim.memory.lifetimes import MemoryLocation
 from triosim.memory.liveness import BlockLifetime, BlockUses, MemoryBlocks
 from triosim.partition.gradients import gradients
+from triosim.partition.transfers import ALL_GATHER, Transfers
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 
 
 class StepStorages:
     """The storages of a step, a block each, and which operators touch them: the same for all stages.
+
+    Args:
+        trace: one rank's step.
+        transfers: inside it.  What a later phase gathers again is kept until then, though no operator reads it there.
 
     Attributes:
         size: bytes of each storage.
@@ -26,7 +31,7 @@ class StepStorages:
         given: whether it is of the input batch or its labels.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, transfers: Transfers) -> None:
         self.trace = trace
         values = trace.values
         self.size = values.storage_bytes()
@@ -42,8 +47,9 @@ class StepStorages:
         first[values.storage[::-1]] = np.arange(len(values))[::-1]
         self.shown = first  # the lowest value of each storage
         tables = trace.operators.inputs, trace.operators.outputs
-        row = np.concatenate([table.rows() for table in tables])
-        storage = np.concatenate([values.storage[table.values] for table in tables])
+        again, part = _gathered_again(trace, transfers)
+        row = np.concatenate([*(table.rows() for table in tables), again])
+        storage = np.concatenate([*(values.storage[table.values] for table in tables), part])
         order = np.argsort(row, kind="stable")
         self._row, self._storage = row[order], storage[order]
 
@@ -218,6 +224,19 @@ class RankBlocks:
             np.concatenate([self.scope, np.array([one.scope for one in extra], np.int8)]),
             np.concatenate([np.zeros(count, np.int8), np.array([one.home for one in extra], np.int8)]),
         )
+
+
+def _gathered_again(trace: Trace, transfers: Transfers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Operators that read what is gathered for them, and the storages of the rank's own parts, where those were made in
+    another phase."""
+    operators, storage = trace.operators, trace.values.storage
+    phase_made = np.full(int(storage.max(initial=-1)) + 1, NONE, np.int64)
+    made = operators.outputs
+    phase_made[storage[made.values][::-1]] = operators.phase[made.rows()][::-1]
+    rows = np.flatnonzero((transfers.what == ALL_GATHER) & (transfers.value >= 0) & (transfers.before < len(operators)))
+    before, part = transfers.before[rows].astype(np.int64), storage[transfers.value[rows]].astype(np.int64)
+    again = (phase_made[part] != NONE) & (phase_made[part] != operators.phase[before])
+    return before[again], part[again]
 
 
 def _made_within(trace: Trace, storages: int) -> NDArray[np.bool_]:

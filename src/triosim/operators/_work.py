@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 STREAMS = (
     "elementwise", "reduction", "copy", "softmax", "layer_norm", "batch_norm", "embedding", "pooling", "optimizer",
-    "loss", "index", "create", "other", "register_norm",
+    "loss", "index", "create", "other", "register_norm", "nhwc_norm",
+    "half_batch_norm",
 )  # fmt: skip
 """Classes of kernels that move bytes."""
 
@@ -71,8 +72,8 @@ SCALES, ROWS = "scales", "rows"
 TURNED = "turned"
 """Argument of a cast that writes its result the other way round."""
 LAYOUT, CHANNELS_LAST = "memory_format", "channels_last"
-"""Argument of a convolution that says how its images lie, and the value where the channels of a pixel lie side by side;
-without it they lie channel by channel."""
+"""Argument of a convolution or batch norm that says how its images lie, and the value where the channels of a pixel lie
+side by side; without it they lie channel by channel."""
 
 
 ATTENTION_KERNELS = ("auto", "torch", "cudnn", "flash1", "flash2", "flash3")

@@ -12,6 +12,9 @@ from triosim.operators._kind import Kind
 from triosim.operators._work import INDEX, SECTOR, MovedBytes
 
 
+_IN_PLACE = "vocab_parallel_cross_entropy"
+
+
 @registered
 class Loss(Kind):
     """Scores [rows..., classes, ...] against targets; the scores' class dimension is 1 (0 for a single row)."""
@@ -31,7 +34,7 @@ class Loss(Kind):
         poisson_nll_loss: input target log_input full eps reduction
         cosine_embedding_loss triplet_margin_loss margin_ranking_loss hinge_embedding_loss
         ctc_loss _ctc_loss _cudnn_ctc_loss miopen_ctc_loss: log_probs targets input_lengths target_lengths
-        cross_entropy linear_cross_entropy
+        cross_entropy linear_cross_entropy vocab_parallel_cross_entropy
         """
     gradients = """
         nll_loss_backward nll_loss2d_backward: grad_output self target weight reduction ignore_index total_weight
@@ -47,7 +50,8 @@ class Loss(Kind):
         if source < 0:
             return None
         x, dtype = call.inputs[source], call.dtype(source)
-        fused = call.full_name.startswith("transformer_engine")
+        in_place = call.name.startswith(_IN_PLACE)
+        fused = call.full_name.startswith("transformer_engine") or in_place
         if call.backward:  # the fused kernel puts the gradient in the place of the scores
             return (CallResult(x, dtype, source, 0, fused),) if fused else (CallResult(x, dtype),)
         by_class = "nll" in call.name or ("cross_entropy" in call.name and "binary" not in call.name)
@@ -56,6 +60,8 @@ class Loss(Kind):
         more: tuple[CallResult, ...] = ()
         if "nll_loss" in call.name and call.full_name.split(".")[0].endswith("forward"):
             more = (CallResult((), dtype, saved=True),)
+        elif in_place:
+            more = (CallResult(x, dtype, source, 0, True, True),)
         elif fused:
             more = (CallResult(rows, "float32", saved=True),)
         return (CallResult(shape, "float32" if fused else dtype), *more)
@@ -73,6 +79,11 @@ class Loss(Kind):
                 written = math.prod(made) * item + rows * SECTOR
                 return MovedBytes(counted.stream, rows * INDEX, written, kernels=2.0)
             return MovedBytes(counted.stream, chosen, min(counted.written, rows * item))
+        if call.name.startswith(_IN_PLACE):
+            if call.backward:  # the target's element of each row, then all of it times the loss's gradient
+                return MovedBytes(counted.stream, size + rows * 2 * SECTOR, size, kernels=3.0)
+            # maximum; minus it; exponential; sum; by it (megatron/core/tensor_parallel/cross_entropy.py): all read, three write
+            return MovedBytes(counted.stream, 5 * size + chosen, 3 * size, kernels=6.0)
         if call.name.startswith("cross_entropy"):  # a logarithmic softmax, kept for the backward, and the likelihood
             if call.backward:
                 return MovedBytes(counted.stream, 2 * size, 2 * size, kernels=3.0)

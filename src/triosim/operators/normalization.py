@@ -8,10 +8,12 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import GRADIENT_ROLES, NO_LABEL, Dims, Output, Row, aligned, bounded, in_gradient, number
 from triosim.operators._kind import Kind
-from triosim.operators._work import MovedBytes
+from triosim.operators._work import CHANNELS_LAST, LAYOUT, MovedBytes
 
 _PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
 _BATCH_NORMS = ("batch_norm", "instance_norm")
+HALF = 2.0
+"""Bytes of an element of 16 bits."""
 WARP_ROW, ROWS_OF_BLOCK = 1024, 4
 """Elements of a row up to which one warp takes it in Transformer Engine's kernels, and rows of a block then
 (``transformer_engine/common/normalization/rmsnorm/rmsnorm_fwd_cuda_kernel.cu``: ``WARPS_M``); PyTorch gives each row a
@@ -70,7 +72,11 @@ class Normalization(Kind):
         if not any(part in call.name for part in _BATCH_NORMS):
             return "register_norm" if _in_registers(call) else "layer_norm"
         given = call.args.get("training") is False or "no_training" in call.name
-        return "elementwise" if given and not call.backward else "batch_norm"  # nothing is summed where they are given
+        if given and not call.backward:
+            return "elementwise"  # nothing is summed
+        if call.args.get(LAYOUT) == CHANNELS_LAST:
+            return "nhwc_norm"
+        return "half_batch_norm" if call.inputs and call.item(0) == HALF else "batch_norm"
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source, weight = call.find("input", "self"), call.find("weight")
@@ -100,13 +106,15 @@ class Normalization(Kind):
     def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Rows are read twice; the gradients of weight and bias take a second kernel, which reads what the first has.
 
-        A batch norm's row is a channel.
+        A batch norm's row is a channel, or a pixel where its channels lie side by side.
         """
         shape = call.shape("input", "self") or (call.inputs[0] if call.inputs else ())
         size, item = float(math.prod(shape)), call.item(0)
         if counted.stream == "elementwise":
             return counted
-        if counted.stream == "batch_norm":
+        if counted.stream == "nhwc_norm":
+            return counted.by_rows(size, shape[1], item) if len(shape) > 2 and size else counted
+        if counted.stream in ("batch_norm", "half_batch_norm"):
             if len(shape) < 2:
                 return counted
             rows = shape[0] * shape[1] if "instance" in call.name else shape[1]
@@ -158,7 +166,7 @@ class Normalization(Kind):
             whole = frozenset(full[len(rows) :])
         else:
             whole = frozenset() if per_channel else frozenset(affine)
-        per_rank = self.stream_of(call) == "batch_norm"
+        per_rank = self.stream_of(call) in ("batch_norm", "half_batch_norm", "nhwc_norm")
         return Dims(tuple(ins), outputs, whole, linear=in_gradient(call), per_rank=per_rank)
 
 

@@ -38,11 +38,13 @@ class Mesh:
         axes: names and sizes, outermost first.
         derived: more axes over the same ranks: name and digits, outermost first.
         server: ranks of each server, which are neighbours; 0 where that is not known or differs.
+        order: axes outermost first, those too that are to be carved from others; empty leaves them where they are cut.
     """
 
     axes: tuple[tuple[str, int], ...]
     derived: tuple[tuple[str, tuple[RankDigit, ...]], ...] = field(default=(), kw_only=True)
     server: int = field(default=0, kw_only=True)
+    order: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def ranks(self) -> int:
@@ -76,7 +78,7 @@ class Mesh:
         return replace(self, derived=(*self.derived, (name, tuple(d for axis in axes for d in self.digits(axis)))))
 
     def carved(self: M, axis: str, name: str, size: int) -> M:
-        """With an axis of its own that takes ``size`` from another and lies inside of it.
+        """With an axis of its own that takes ``size`` from another and lies inside of it, or where the order has it.
 
         Ranks along it share what those along ``axis`` have one each of: a sample's sequence, for one.
 
@@ -87,8 +89,12 @@ class Mesh:
         if size < 1 or whole % size or name in self.names:
             near = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
             raise PlanError(f"{axis} {whole} has no room for an axis {name} of {size}: sizes that fit are {near}")
-        pairs = [((n, s // size), (name, size)) if n == axis else ((n, s),) for n, s in self.axes]
-        return replace(self, axes=tuple(pair for both in pairs for pair in both))
+        rest = [(n, s // size) if n == axis else (n, s) for n, s in self.axes]
+        inside = self.order[self.order.index(name) + 1 :] if name in self.order else ()
+        at = [n for n, _ in rest].index(axis) + 1
+        if name in self.order:
+            at = next((place for place, (n, _) in enumerate(rest) if n in inside), len(rest))
+        return replace(self, axes=(*rest[:at], (name, size), *rest[at:]))
 
     def resplit(self: M, axes: Sequence[str], into: Sequence[tuple[str, int]]) -> M:
         """With more axes that divide the ranks of some others anew.

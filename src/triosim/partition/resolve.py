@@ -122,9 +122,14 @@ def resolve(
     of_size = plan.dp_style == "dataparallel" or plan.micro_batch_size is not None
     parts = plan.micro_batches or (1 if of_size else recorded_parts)
     sizes = {"dp": dp, "tp": plan.tp, "pp": plan.pp}
-    axes = tuple((axis, sizes[axis]) for axis in plan.axis_order)
+    axes = tuple((axis, sizes[axis]) for axis in plan.axis_order if axis in sizes)
     here = server if plan.placement is None else 0
-    mesh = arranged(rules, JobMesh(axes, devices, batch_size=parts, micro_batches=parts, server=here))
+    mesh = arranged(
+        rules, JobMesh(axes, devices, batch_size=parts, micro_batches=parts, server=here, order=plan.axis_order)
+    )
+    if missing := [axis for axis in plan.axis_order if axis not in dict(mesh.axes)]:
+        known = ", ".join(axis for axis, _ in mesh.axes)
+        raise PlanError(f"axis-order names {missing[0]}, which is no axis of the plan: it has {known}")
     if plan.micro_batch_size is not None:
         batch = _batch(plan, mesh.replicas, default_batch if plan.micro_batches is None else None, parts)
         parts = _parts(plan, batch, plan.micro_batch_size)

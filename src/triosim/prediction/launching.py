@@ -17,7 +17,7 @@ from triosim.composition.host import (
 )
 from triosim.partition.resolve import rules_of
 from triosim.prediction.priced_job import PricedJob, kernels_of_experts
-from triosim.stacks import ASSUMED, COUNTED_BY_HOST, ONE_BY_ONE, Stack
+from triosim.stacks import ASSUMED, COUNTED_BY_HOST, IN_CONVOLUTIONS, ONE_BY_ONE, Stack
 
 
 def launching_costs(job: PricedJob, chunks: int) -> HostCosts:
@@ -65,7 +65,7 @@ def _of_stack(job: PricedJob, costs: HostCosts, chunks: int) -> HostCosts:
     if stack.fused_pointwise:
         from triosim.composition.pointwise import fused_kernels  # few stacks compile
 
-        costs = launched_once(costs, fused_kernels(trace).inside)
+        costs = launched_once(costs, fused_kernels(trace, stack.batch_norms == IN_CONVOLUTIONS).inside)
     if stack.graphs:
         from triosim.composition.captured import captured  # nor do they capture parts of a block
 

@@ -37,7 +37,7 @@ from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.partitioning import divided
 from triosim.prediction.pricing import in_fused_kernels, priced
-from triosim.stacks import ASSUMED, ONE_BY_ONE
+from triosim.stacks import ASSUMED, IN_CONVOLUTIONS, ONE_BY_ONE
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.layout import laid_out
@@ -160,7 +160,8 @@ def price_job(
     residual = _residual(fidelity)
     each_run = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
     if named and stack.fused_pointwise:
-        each_run = {m: in_fused_kernels(times, jobs[m], fidelity) for m, times in each_run.items()}
+        inside = stack.batch_norms == IN_CONVOLUTIONS
+        each_run = {m: in_fused_kernels(times, jobs[m], fidelity, inside) for m, times in each_run.items()}
     if named and stack.experts == ONE_BY_ONE and plan.quantize != "none":
         more = kernels_of_experts(step.trace, plan)
         each_run = {

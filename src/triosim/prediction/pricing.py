@@ -52,19 +52,20 @@ def priced_rows(job: PricingJob, fidelity: Fidelity, rows: NDArray[np.int64]) ->
     return _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
 
 
-def in_fused_kernels(times: Estimates, job: PricingJob, fidelity: Fidelity) -> Estimates:
+def in_fused_kernels(times: Estimates, job: PricingJob, fidelity: Fidelity, in_convolutions: bool) -> Estimates:
     """Operator times where chains of elementwise operators are one kernel each, whose time its last operator takes.
 
     Args:
         times: of the operators by themselves.
         job, fidelity: as of :func:`priced`.
+        in_convolutions: whether convolutions take part of batch norms.
 
     Raises:
         InputError: as of :func:`priced`.
     """
     from triosim.composition.pointwise import fused_kernels  # few stacks compile
 
-    kernels = fused_kernels(job.trace)
+    kernels = fused_kernels(job.trace, in_convolutions)
     if not kernels.rows.size:
         return times
     own = _lasting(replace(job, trace=kernels.trace, recorded=kernels.trace), fidelity)

@@ -138,7 +138,7 @@ class JobFacts(ReplicaFacts):
         operators = step.trace.operators
         self.tags = MessageTags()
         self._parts: dict[int, PartFacts] = {}
-        known = uncut_step(step.trace, step.root_only)
+        known = uncut_step(step.trace, step.transfers, step.root_only)
         self.phase, self.skipped, self.skipped_elsewhere = known.phase, known.skipped, known.skipped_elsewhere
         self.trains = known.trains
         self._price(costs)
@@ -223,7 +223,7 @@ class JobFacts(ReplicaFacts):
 
     def _price(self, costs: ScheduleCosts) -> None:
         """What depends on sizes and times."""
-        known = uncut_step(self.step.trace, self.step.root_only)
+        known = uncut_step(self.step.trace, self.step.transfers, self.step.root_only)
         self.storage, self.storages = known.storage, known.storages
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
         self.takes_s = np.where(known.at_once, seconds, costs.seconds)

@@ -21,7 +21,7 @@ class RetainedBytes:
     """
 
     def __init__(self, step: Step) -> None:
-        self._step, self.storages = step, StepStorages(step.trace)
+        self._step, self.storages = step, StepStorages(step.trace, step.transfers)
         fixed = self.storages.persistent | self.storages.given | self.storages.gradient
         self.passing = np.where(fixed, 0, self.storages.size)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from triosim.core.caching import kept
 from triosim.memory.blocks import StepStorages
+from triosim.partition.transfers import Transfers
 from triosim.trace.tables import Phase, Trace
 
 
@@ -14,6 +15,7 @@ class UncutStep:
 
     Args:
         trace: one rank's step.
+        transfers: inside it.
         root_only: operators that only the ranks of the first replica run.
 
     Attributes:
@@ -25,7 +27,7 @@ class UncutStep:
         trains: whether there is a backward.
     """
 
-    def __init__(self, trace: Trace, root_only: frozenset[int]) -> None:
+    def __init__(self, trace: Trace, transfers: Transfers, root_only: frozenset[int]) -> None:
         operators = trace.operators
         root = np.zeros(len(operators), bool)
         root[list(root_only)] = True
@@ -34,11 +36,11 @@ class UncutStep:
         self.skipped_elsewhere: list[bool] = (operators.view | root).tolist()
         self.at_once = root & (operators.phase != Phase.OPTIMIZER)
         self.storage: list[int] = trace.values.storage.tolist()
-        self.storages = StepStorages(trace)
+        self.storages = StepStorages(trace, transfers)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
 
 
 @kept(8)
-def uncut_step(trace: Trace, root_only: frozenset[int]) -> UncutStep:
+def uncut_step(trace: Trace, transfers: Transfers, root_only: frozenset[int]) -> UncutStep:
     """Those of a step."""
-    return UncutStep(trace, root_only)
+    return UncutStep(trace, transfers, root_only)

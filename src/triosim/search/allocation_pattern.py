@@ -307,7 +307,7 @@ def _readers(trace: Trace) -> NDArray[np.int64]:
 
 def _listed(job: JobFacts, there: NDArray[np.int64]) -> dict[List, PatternRows]:
     """Some storages of a step, ascending, by their lists."""
-    lists, given = _lists(job.step.trace), job.storages.given & ~job.storages.persistent
+    lists, given = _lists(job.storages), job.storages.given & ~job.storages.persistent
     by: dict[List, list[int]] = {}
     for storage in there.tolist():
         by.setdefault(lists[storage], []).append(storage)
@@ -327,9 +327,9 @@ def in_order(spans: dict[List, tuple[int, int]]) -> list[List]:
 
 
 @kept(16)
-def _lists(trace: Trace) -> list[List]:
+def _lists(storages: StepStorages) -> list[List]:
     """In which list each storage of a step is."""
-    storages = StepStorages(trace)
+    trace = storages.trace
     shown, weights = storages.shown, np.zeros(len(trace.values) + 1, bool)
     weights[trace.weights()] = True
     owner = np.where(weights[shown], shown, trace.values.of[shown])

@@ -158,6 +158,7 @@ class BlockJob:
         self.passes = self._passes()
         self._places: dict[_Place, None] = {}  # of passes that are to be written
         self.known: list[ChunkFacts] = [self.shared.stages.facts(chunk) for chunk in self.chunks]
+        self.gathers = any(known.gathers for known in self.known)
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
         ]
@@ -355,14 +356,15 @@ class BlockJob:
         stages, m = self.stages, self.mesh.micro_batches
         orders = [stage_order(self.schedule, stage, stages, m) for stage in range(stages)]
         of = [tuple(self.chunks[part] for part in self._parts(stage)) for stage in range(stages)]
-        gathers = any(known.gathers for known in self.known)
-        deepest = [(kind, orders[stage]) for kind, own in deepest_stages(orders, of, gathers).items() for stage in own]
+        deepest = [
+            (kind, orders[stage]) for kind, own in deepest_stages(orders, of, self.gathers).items() for stage in own
+        ]
 
         def within(one: tuple[ModelChunk, ...], order: StageOrder) -> bool:
             """Whether another stage needs no less."""
             return any(
                 kind != one and _is_in(one, kind) and order.depth <= other.depth
-                and (not gathers or order.successions == other.successions)
+                and (not self.gathers or order.successions == other.successions)
                 for kind, other in deepest
             )  # fmt: skip
 

@@ -44,12 +44,15 @@ a whole iteration draws; then only the shape tells.
 
 **Without pricing the shape.**  No product is faster than the models of products say of the best tile
 (:func:`triosim.kernels.sustained.most`), and no rank has less of the products than their part of ``tp cp``: ranks that
-divide experts get the rows of one another.  What collectives carry grows with the samples of a micro-batch, by as much
-for each as from one to two; that divided by what their links carry at most (:mod:`triosim.search.exchange_bound`) they
-take at least, on one stream for each stage.  Where no operator runs between the one that gives a collective its bytes
-and the one that reads what it brings, it hides behind nothing and adds to the products.  A cut between the two may put
-another pass there: each takes at most the longest of such collectives off.  What is run again may come between as well,
-and of a backward that is split the gradients of weights: there those of the forward count only.
+divide experts get the rows of one another.  Elementwise operators and attention take at least what they move and
+multiply, where nothing is read twice and no unit is idle (:func:`triosim.kernels.physical.kinds.least`): convex in the
+samples of a micro-batch, so the line through one and two lies below it for all others.  What collectives carry grows
+with the samples of a micro-batch, by as much for each as from one to two; that divided by what their links carry at
+most (:mod:`triosim.search.exchange_bound`) they take at least, on one stream for each stage.  Where no operator runs
+between the one that gives a collective its bytes and the one that reads what it brings, it hides behind nothing and
+adds to the products.  A cut between the two may put another pass there: each takes at most the longest of such
+collectives off.  What is run again may come between as well, and of a backward that is split the gradients of weights:
+there those of the forward count only.
 
 ``tp`` divides parameters, and with ``cp`` what the forward keeps; no value is divided by more than their product.  So
 the step of one rank with its part of the experts gives a least memory for every shape: its parameters divided by
@@ -77,6 +80,7 @@ from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
+from triosim.kernels.physical.attention import STEP
 from triosim.kernels.sustained import most
 from triosim.partition.resolve import without_replica_rules
 from triosim.plan import Plan
@@ -165,7 +169,7 @@ class PlanBounds:
         self._stages: dict[tuple[Any, ...], StagesBound | str] = {}
         self._per_byte: dict[tuple[int, ...], NDArray[np.float64]] = {}
         self._exchanges: dict[tuple[int, ...], ExchangeBound] = {}
-        self._volumes: dict[tuple[Any, ...], tuple[CollectivesBound, float]] = {}
+        self._volumes: dict[tuple[Any, ...], tuple[CollectivesBound, float, float]] = {}
         self._peak = _peak(workload, system, base, fidelity)
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and isinstance(base.cuts, str)
@@ -187,7 +191,7 @@ class PlanBounds:
         return PlanBound(self._seconds(shape, candidate), self._bytes(shape, asked))
 
     def at_once(self, candidate: Candidate) -> PlanBound:
-        """What a plan takes at least, as far as that is said without its shape: its memory and its products."""
+        """What a plan takes at least, as far as that is said without its shape: its memory and its operators."""
         asked = candidate.asked
         one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
         if isinstance(one, str) or isinstance(two, str):
@@ -198,13 +202,14 @@ class PlanBounds:
             one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept,
             loss=0,
         )  # fmt: skip
-        return PlanBound(self._at_least(self._products(asked), candidate), self._bytes(least, asked))
+        return PlanBound(self._at_least(self._operators(asked), candidate), self._bytes(least, asked))
 
     def by_volume(self, candidate: Candidate) -> PlanBound:
-        """What the collectives of a plan take at least, told from those of one sample and of two, and the products."""
+        """What the collectives of a plan take at least, told from those of one sample and of two, and its operators."""
         asked = candidate.asked
         m, pp, size = int(asked["micro_batches"]), int(asked["pp"]), self._size(asked)
-        calls, flop = self._volume({**asked, "recompute": "none"})
+        plain = {**asked, "recompute": "none"}
+        calls, first, more = self._volume(plain)
         alone = m * size * calls.all_s / pp
         schedule = asked.get("schedule", "1f1b")
         if schedule_of(asked).combines:  # beside another pass
@@ -212,44 +217,53 @@ class PlanBounds:
         split = pp > 1 and schedule not in UNSPLIT
         waits = calls.forward_s + (0.0 if split or asked["recompute"] != "none" else calls.backward_s)
         cuts = 2 * (candidate.parts - 1)
-        products = max(self._products(asked), size * flop / self._peak)
-        whole = products + size * max(waits - cuts * calls.longest_s, 0.0)
+        again = max(self._operators(asked) - self._operators(plain), 0.0)
+        operators = max(self._operators(asked), first + (size - 1) * more + again)
+        whole = operators + size * max(waits - cuts * calls.longest_s, 0.0)
         return PlanBound(max(alone, self._at_least(whole, candidate)), 0)
 
-    def _volume(self, asked: Mapping[str, Any]) -> tuple[CollectivesBound, float]:
-        """What the collectives of a shape take at least for each sample, of the longest no less than it takes; and the
-        FLOP of its products for each, which what does not divide makes more than its part of all."""
+    def _volume(self, asked: Mapping[str, Any]) -> tuple[CollectivesBound, float, float]:
+        """What the collectives of a shape take at least for each sample, of the longest no less than it takes; and what
+        its operators take at least of one sample, and of each that is added to it."""
         key = tuple(asked[name] for name in SHAPE)
         if key not in self._volumes:
             one, two = (self._of(asked, size) for size in (1, 2))
-            found, flop = CollectivesBound(), 0.0
+            found, first, more = CollectivesBound(), 0.0, 0.0
             if not isinstance(one, str) and not isinstance(two, str):
-                more = {
+                grows = {
                     name: max(getattr(two.calls, name) - getattr(one.calls, name), 0.0)
                     for name in ("all_s", "forward_s", "backward_s")
                 }
-                found = CollectivesBound(**more, longest_s=one.calls.longest_s)
-                flop = max(two.flop - one.flop, 0.0)
-            self._volumes[key] = found, flop
+                found = CollectivesBound(**grows, longest_s=one.calls.longest_s)
+                first = self._least(one)
+                more = max(self._least(two) - first, 0.0)
+            self._volumes[key] = found, first, more
         return self._volumes[key]
+
+    def _least(self, shape: PassBound) -> float:
+        """Seconds that the operators of a shape take at least, convex in its samples."""
+        return shape.flop / self._peak + shape.others_s
 
     def without_recomputation(self, candidate: Candidate) -> PlanBound:
         """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory.
 
-        What is run again may hide collectives, so its products add to the operators of that shape only.
+        What is run again may hide collectives, so its operators add to those of that shape only.
         """
         plain = {**candidate.asked, "recompute": "none"}
         shape = self.shape(plain)
-        again = self._products(candidate.asked) - self._products(plain)
+        again = self._operators(candidate.asked) - self._operators(plain)
         return PlanBound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate, max(again, 0.0)), 0)
 
-    def _products(self, asked: Mapping[str, Any]) -> float:
-        """Seconds that the products of a micro-batch take on one rank at least."""
+    def _operators(self, asked: Mapping[str, Any]) -> float:
+        """Seconds that the operators of a micro-batch take on one rank at least, told from those of all ranks."""
         one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
         if isinstance(one, str) or isinstance(two, str):
             return 0.0
-        ranks = int(asked["tp"]) * int(asked["cp"])
-        return max(two.flop - one.flop, 0.0) * self._size(asked) / ranks / self._peak
+        ranks, parts = int(asked["tp"]) * int(asked["cp"]), 2 * int(asked["cp"])
+        # attention of few queries has other kernels
+        few = parts > 2 and (self.workload.meta.sequence_length or 0) <= parts * STEP
+        more = (two.flop - one.flop) / self._peak if few else self._least(two) - self._least(one)
+        return max(more, 0.0) * self._size(asked) / ranks
 
     def of_stages(self, candidate: Candidate) -> PlanBound | str:
         """What a plan takes at least, told from its stages as they are cut; nothing new where they are not in turn.

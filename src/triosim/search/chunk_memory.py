@@ -308,7 +308,7 @@ class ChunkMemory:
     def _storages(self) -> NDArray[np.int64]:
         """Bytes of the storages of the step."""
         step = self.stages.step.step
-        return uncut_step(step.trace, step.root_only).storages.size
+        return uncut_step(step.trace, step.transfers, step.root_only).storages.size
 
 
 _NOTHING = PatternRows.there(np.zeros(0, np.int64), np.zeros(0, bool))

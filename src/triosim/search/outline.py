@@ -20,9 +20,11 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
+from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import contended
@@ -59,7 +61,7 @@ from triosim.search.pass_script import (
 )
 from triosim.search.peak_memory import fullest_stage_bytes, parameters_to_gather
 from triosim.search.stage_classes import MessagePort, StageClasses
-from triosim.search.stage_order import ActionKind, stage_order
+from triosim.search.stage_order import ActionKind, PipelineOrder, pipeline_order
 from triosim.search.transfer_times import JobTransferTimes
 from triosim.trace.tables import Trace
 
@@ -227,7 +229,7 @@ class _OutlineBuilder:
         )  # fmt: skip
         self.kinds = StageClasses(self.job, replace(made.launching, delay_s=0.0))
         self.stages = range(self.mesh.stages)
-        self.schedule = made.schedule
+        self.schedule, self.gathers = made.schedule, self.job.modules is not None
         self.kind = self._kinds()
         self._contractions: dict[Hashable, StageContraction] = {}
 
@@ -268,9 +270,14 @@ class _OutlineBuilder:
 
 
 class PassWriter(Protocol):
-    """Passes of a job, whoever writes them."""
+    """Passes of a job, whoever writes them.
+
+    Attributes:
+        gathers: whether parameters are gathered in passes, as far as those before have not.
+    """
 
     mesh: JobMesh
+    gathers: bool
     schedule: Schedule
     launching: HostCosts
     transfer_times: JobTransferTimes
@@ -306,54 +313,35 @@ def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
         NotEvaluated: it waits for what moves, so that rates do not say what it takes.
     """
     mesh, launching, transfer_times = of.mesh, of.launching, of.transfer_times
-    m, hosted = mesh.micro_batches, launching.mode != "none"
-    ported_keys: list[tuple[int, int, ActionKind | None]] = []  # fragment, stage, action
+    order = pipeline_order(of.schedule, mesh.stages, mesh.micro_batches, of.gathers)
     known: dict[Hashable, int] = {}
-    cast, number, release, host = [], [], [], []
-    runs: Counter[int] = Counter()  # of each fragment, on all stages
-    exposed = np.zeros(mesh.stages, np.int64)
-    begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
-    launch = picoseconds(launching.launch_s, "launching") if hosted else 0
-    orders = [stage_order(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
     writes: list[Callable[[], PassRows]] = []
-    for stage, order in enumerate(orders):
-        for action in (*order.action_kinds, None):
-            key, write = of.written(stage, action)
-            if key not in known:
-                known[key] = len(writes)
-                writes.append(write)
-            ported_keys.append((known[key], stage, action))
+    fragment_of_cast: list[int] = []
+    for stage, action in order.casts:
+        key, write = of.written(stage, action)
+        if key not in known:
+            known[key] = len(writes)
+            writes.append(write)
+        fragment_of_cast.append(known[key])
     passes = [write() for write in writes]  # once all of them are known
     fragments = [one.fragment() for one in passes]
-    waits = [int(fragment.exposed.sum()) for fragment in fragments]
-    first = 0
-    for stage, order in enumerate(orders):
-        own = [fragment for fragment, *_ in ported_keys[first : first + len(order.action_kinds) + 1]]
-        row, often, numbers = order.with_epilogue
-        for fragment, times in zip(own, often, strict=True):
-            runs[fragment] += times
-            exposed[stage] += waits[fragment] * times
-        issue = np.array([passes[fragment].host for fragment in own], np.int64)[row]
-        after = begin + np.cumsum(issue)
-        cast.append(row + np.int32(first))
-        number.append(numbers)
-        release.append(after - issue + launch)
-        host.append(int(after[-1]))
-        first += len(own)
+    which = np.array(fragment_of_cast, np.int64)
+    waits = np.array([fragment.exposed.sum() for fragment in fragments], np.int64)[which]
+    exposed = np.add.reduceat(waits * order.often, order.first)
+    release, host = _issued(order, np.array([one.host for one in passes], np.int64)[which], launching)
     calls: Counter[Call] = Counter()
-    for fragment, times in runs.items():
-        calls.update(
-            {call: count * times * transfer_times.called[call] for call, count in passes[fragment].calls.items()}
-        )
+    for fragment, often in zip(fragment_of_cast, order.often.tolist(), strict=True):
+        for call, count in passes[fragment].calls.items():
+            calls[call] += count * often * transfer_times.called[call]
     shared, pairs, alone = transfer_times.transfer_classes()
     messages = of.messages(pairs, alone)
     ported = [
         RoutedFragment(fragment, messages.ports(passes[fragment].ports, stage, action))
-        for fragment, stage, action in ported_keys
+        for fragment, (stage, action) in zip(fragment_of_cast, order.casts, strict=True)
     ]
     run = contended.contended_run(
         ContendedSchedule(
-            fragments, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
+            fragments, ported, order.cast, order.micro_batch, release, shared, host, STREAMS, messages.count,
             len(transfer_times.labels), transfer_times.lags(),
         )
     )  # fmt: skip
@@ -363,6 +351,24 @@ def _simulated(of: PassWriter, made: StagedJob, reserved: int) -> OutlinedPlan:
     if (exposed > MOSTLY_COMPUTES * (run.work + exposed)).any():
         raise NotEvaluated("passes that wait for their collectives most of the time")
     return OutlinedPlan(made, run, transfer_times.labels, dict(calls), reserved)
+
+
+def _issued(order: PipelineOrder, issue: NDArray[np.int64], launching: HostCosts) -> tuple[Ragged, NDArray[np.int64]]:
+    """When the host of each stage has issued each action, which then is released, and when all of them.
+
+    Args:
+        order: of the actions.
+        issue: ticks that issuing an action of each cast takes.
+        launching: what launching costs.
+    """
+    hosted = launching.mode != "none"
+    begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
+    launch = picoseconds(launching.launch_s, "launching") if hosted else 0
+    ends, took = order.cast.offsets, issue[order.cast.values]
+    before = np.append(0, np.cumsum(took))
+    of_stage = before[ends[:-1]]  # what stands ahead is of other stages
+    release = before[:-1] - np.repeat(of_stage, np.diff(ends)) + (begin + launch)
+    return Ragged(release, ends), before[ends[1:]] - of_stage + begin
 
 
 class _OutlineMessages:

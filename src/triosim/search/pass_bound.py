@@ -15,22 +15,29 @@ from numpy.typing import NDArray
 from triosim.composition.issuing import issue_shares
 from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.classes import by_name
+from triosim.kernels.models.physical import PhysicalBaseModel
+from triosim.kernels.physical.kinds import least
 from triosim.memory.blocks import StepStorages
 from triosim.operators import canonical
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
+from triosim.prediction.priced_job import run_shares
 from triosim.prediction.staged_job import StagedJob
 from triosim.search.evaluate import job_communication
 from triosim.search.exchange_bound import CollectivesBound, collectives_bound
 from triosim.search.isolated_transfers import UnequalRanks, isolated_times
 from triosim.search.recurrence import PassRecurrence, RecurrenceState
+from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, PATTERN, RepeatedTrace, RepeatedUnits
 from triosim.trace.tables import NONE, Category, Phase, Trace
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "grouped_mm", "_grouped_mm")
 """Matrix products, dense or by experts: no device runs them faster than its peak."""
+PHYSICAL = ("auto", "physical")
+"""Operator models that price what was not recorded by the physical models."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class PassBound:
         updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
         repeated: bytes of those of them that are in blocks that repeat.
         flop: of its matrix products.
+        others_s: seconds that all else takes at least, told by what grows by as much with each sample.
         calls: seconds of its collectives by their bytes alone.
     """
 
@@ -70,6 +78,7 @@ class PassBound:
     updated: tuple[float, float]
     repeated: tuple[float, float]
     flop: float
+    others_s: float
     calls: CollectivesBound
 
 
@@ -82,7 +91,7 @@ def pass_bound(made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | 
         of: what its workload is a short one of, None where it is whole.
     """
     trace = made.step.trace
-    storages, phase = StepStorages(trace), trace.operators.phase
+    storages, phase = StepStorages(trace, made.step.transfers), trace.operators.phase
     where, first, last = storages.touched(range(len(trace)))
     category = storages.category
     kept = (phase[first] == Phase.FORWARD) & np.isin(phase[last], (Phase.BACKWARD, Phase.RECOMPUTE))
@@ -124,6 +133,7 @@ def pass_bound(made: StagedJob, recurrence: PassRecurrence, of: RepeatedTrace | 
         float(later), **sums, loss=loss,
         updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
         flop=float(np.nansum((trace.operators.flop * rows)[products])),
+        others_s=float((_others_least_s(made) * rows)[passes & ~products].sum()),
         calls=collectives_bound(made, rows, ~trace.operators.view & (takes > 0)),
     )  # fmt: skip
 
@@ -152,6 +162,21 @@ def _beside_what_is_kept(
     np.add.at(change, np.maximum(first[there], begin) - begin, size[there])
     np.subtract.at(change, np.minimum(last[there] + 1, end) - begin, size[there])
     return max(int((np.cumsum(change[:-1]) - int(size[kept].sum())).max()), 0)
+
+
+def _others_least_s(made: StagedJob) -> NDArray[np.float64]:
+    """Least seconds of each operator that is no product; 0 where the physical models do not price it, chains of them
+    run in one kernel, or it does not run in every micro-batch."""
+    trace, stack = made.step.trace, made.plan.stack or ASSUMED
+    devices = [made.system.models[m] for m in made.models]
+    known = made.fidelity.operator_times in PHYSICAL and trace.meta.clock == "none" and made.residual is None
+    known = known and all(device.kind in GPUS and device.design is None for device in devices)
+    if not known or (made.named and stack.fused_pointwise):
+        return np.zeros(len(trace))
+    found = np.minimum.reduce([PhysicalBaseModel(priced=least).predict(trace, device).seconds for device in devices])
+    for share in run_shares(made.step, made.plan, made.mesh, 2, made.named):
+        found = np.where(share == 1, found, 0.0)
+    return np.asarray(found)
 
 
 def _multiplies(name: str) -> bool:

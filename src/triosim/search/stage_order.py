@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.columns import Ragged
 from triosim.schedule.actions import Action, Pass, Schedule
+
+KEPT_ACTIONS = 4_000_000
+"""Actions of the pipelines of which what all stages run is kept."""
 
 
 class ActionKind(NamedTuple):
@@ -99,14 +104,6 @@ class StageOrder:
         return self._classified[1]
 
     @cached_property
-    def with_epilogue(self) -> tuple[NDArray[np.int32], list[int], NDArray[np.int32]]:
-        """All of an iteration: row of :attr:`action_kinds` of each action, with one more for what ends it; how often
-        each of these is run; the micro-batch of each action, and once more of the last."""
-        row = np.append(self.kind_of_action, np.int32(len(self.action_kinds)))
-        often = np.bincount(row, minlength=len(self.action_kinds) + 1).tolist()
-        return row, often, np.append(self.micro_batch, self.micro_batch.max(initial=0))
-
-    @cached_property
     def successions(self) -> frozenset[int]:
         """Which kinds of passes of which chunks come right after which, a number for each."""
         chunks = int(self._chunk.max(initial=0)) + 1
@@ -141,3 +138,52 @@ def stage_order(schedule: Schedule, stage: int, stages: int, micro_batches: int)
 @kept(1024)
 def _order(schedule: Any, stage: int, stages: int, micro_batches: int) -> StageOrder:
     return StageOrder(schedule.actions(stage, stages, micro_batches))
+
+
+class PipelineOrder:
+    """The actions of all stages in order, what ends the iteration of a stage being the last of its own.
+
+    A *cast* is an action of a stage but for its micro-batch.
+
+    Args:
+        orders: of the stages.
+        gathers: whether it matters to an action which was before it: casts that differ in that only are one otherwise.
+
+    Attributes:
+        casts: stage and kind of each, None for what ends an iteration; those of a stage one after another.
+        first: the first cast of each stage, shape ``(stages,)``, int64.
+        often: how many actions are of each cast, int64.
+        cast: of each action, a row for each stage, int32.
+        micro_batch: of each action, of what ends an iteration the last, int32.
+    """
+
+    def __init__(self, orders: Sequence[StageOrder], gathers: bool) -> None:
+        self.casts: list[tuple[int, ActionKind | None]] = []
+        first, cast, micro_batch = list[int](), list[NDArray[np.int32]](), list[NDArray[np.int32]]()
+        for stage, order in enumerate(orders):
+            first.append(len(self.casts))
+            known: dict[ActionKind, int] = {}
+            for kind in order.action_kinds:
+                known.setdefault(_told_apart(kind, gathers), first[-1] + len(known))
+            rows = np.array([known[_told_apart(kind, gathers)] for kind in order.action_kinds], np.int32)
+            self.casts += [*((stage, kind) for kind in known), (stage, None)]
+            cast += [rows[order.kind_of_action], np.array([len(self.casts) - 1], np.int32)]
+            micro_batch += [order.micro_batch, order.micro_batch.max(initial=0, keepdims=True)]
+        self.first = np.array(first, np.int64)
+        ends = np.cumsum([0, *(len(order.micro_batch) + 1 for order in orders)], dtype=np.int64)
+        self.cast, self.micro_batch = (Ragged(np.concatenate(column), ends) for column in (cast, micro_batch))
+        self.often = np.bincount(self.cast.values, minlength=len(self.casts))
+
+
+def _told_apart(kind: ActionKind, gathers: bool) -> ActionKind:
+    return kind if gathers else kind._replace(first=False, after_backward=False)
+
+
+def pipeline_order(schedule: Schedule, stages: int, micro_batches: int, gathers: bool) -> PipelineOrder:
+    """What all stages run; ``gathers`` and errors as of :class:`PipelineOrder` and :func:`stage_order`."""
+    return _pipeline_order(schedule, stages, micro_batches, gathers)
+
+
+@kept(64, room=KEPT_ACTIONS, size=lambda order: len(order.cast.values))
+def _pipeline_order(schedule: Any, stages: int, micro_batches: int, gathers: bool) -> PipelineOrder:
+    return PipelineOrder([stage_order(schedule, stage, stages, micro_batches) for stage in range(stages)], gathers)

@@ -131,9 +131,7 @@ class MeshTransferTimes:
         """Ticks of what one stage sends to another."""
         key = (source, target, size)
         if key not in self._sent:
-            links, _, ticks, *_ = self.load(source, target)
-            byte = np.bincount(links, ticks).max() if len(links) else 0.0
-            self._sent[key] = self.latency(source, target, size) + int(np.ceil(float(byte) * size))
+            self._sent[key] = self.latency(source, target, size) + int(np.ceil(self._byte(source, target) * size))
         return self._sent[key]
 
     def latency(self, source: int, target: int, size: int) -> int:
@@ -171,6 +169,17 @@ class MeshTransferTimes:
                 int(ends[0][0]), int(ends[1][0]),
             )  # fmt: skip
         return self._loads[source, target]
+
+    def _byte(self, source: int, target: int) -> float:
+        """Ticks that a byte of what one stage sends to another takes on the fullest link, 0 where there is none."""
+        links, _, ticks, *_ = self.load(source, target)
+        return float(np.bincount(links, ticks).max(initial=0.0))
+
+    def sent_use(self, source: int, target: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """What the ranks of a stage use while the bytes that they send to another move, however many: links, the row of
+        the rank, and the part of the link that it fills; all together fill the fullest."""
+        links, rank, ticks, *_ = self.load(source, target)
+        return links, rank, ticks / self._byte(source, target)
 
     def link_use(self, call: Call) -> NDArray[np.float64]:
         """Parts of the links that a collective of each stage fills, shape ``(stages, links)``."""
@@ -319,17 +328,17 @@ class JobTransferTimes:
 
     def transfer_classes(self) -> tuple[TransferClasses, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
-        sizes, moving = dict(sorted(self._sizes.items())), self._moving
-        key = (IdentityKey(self.of), moving, tuple(sizes.items()))
-        return _SHARED.get(key, lambda: self._uses(sizes, moving))
+        sending, moving = sorted(self._sizes), self._moving
+        key = (IdentityKey(self.of), moving, tuple(sending))
+        return _SHARED.get(key, lambda: self._uses(sending, moving))
 
-    def _uses(self, sizes: dict[tuple[int, int], int], moving: Call | None) -> _Used:
+    def _uses(self, sending: list[tuple[int, int]], moving: Call | None) -> _Used:
         """See :meth:`transfer_classes`."""
         own = None
         if moving is not None:
             own = self.of.link_use(moving) * self.of.while_moving(moving)
         first = 0 if own is None else len(own)
-        sent = [self._sent(*pair, size) for pair, size in sizes.items()]
+        sent = [self.of.sent_use(*pair) for pair in sending]
         links = len(self.router.capacity)
         total = np.zeros(links) if own is None else own.sum(axis=0)
         for used, _, filled in sent:
@@ -356,14 +365,8 @@ class JobTransferTimes:
                 for row in columns]  # fmt: skip
         alone = len(uses)
         moves = [alone] * self.mesh.stages if own is None else list(range(first))
-        pairs = {pair: first + number for number, pair in enumerate(sizes)}
+        pairs = {pair: first + number for number, pair in enumerate(sending)}
         return TransferClasses([*uses, []], moves, columns.shape[1], beside), pairs, alone
-
-    def _sent(self, source: int, target: int, size: int) -> tuple[NDArray, NDArray, NDArray]:
-        """Links, the row of the rank, and which part of the link it fills while bytes move."""
-        links, rank, ticks, *_ = self.of.load(source, target)
-        moves = self.of.sent(source, target, size) - self.of.latency(source, target, size)
-        return links, rank, ticks * size / max(moves, 1)
 
 
 _Used = tuple[TransferClasses, dict[tuple[int, int], int], int]

@@ -21,7 +21,7 @@ from triosim.hardware.describe import costed
 from triosim.hardware.system import System
 from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import FleetRun, Progress, ReplicaGroup, play
-from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, each_moved, intervals
+from triosim.serving.kernel_times import NOTHING_MOVED, KernelErrors, each_moved, ends_moved, intervals
 from triosim.serving.metrics import ServingMetrics, Slo, measure, parse_slo, request_sketch
 from triosim.serving.model import ServedModel
 from triosim.serving.policy import part
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "triosim/serving/1"
 FEW = 2000
-"""Requests up to which the interval is found unless somebody says: it takes four more runs."""
+"""Requests up to which the interval is found unless somebody says: it takes seven more runs, or eight of several
+devices."""
 TRANSFERS = ("whole", "layers", "none")
 """How a KV cache is sent from where its prompt was computed: all of it, layer by layer, or not at all (it is there)."""
 ORDERS = ("prefill-first", "decode-first")
@@ -287,11 +288,14 @@ def serve(
     if interval and own.measured:
         raise InputError("how unsure measured layers are is not known: give --interval off, or leave --step-times out")
     if interval or (interval is None and len(requests) <= FEW and not own.measured):
-        moved = []
-        for errors in each_moved(2 if own.disaggregated else max(pool.size for pool in own.pools)):
-            again, _ = _played(own, models, requests, errors, None, measured=measured)
-            moved.append(measure(again, (), tpot).named())
-        found = intervals(metrics.named(), moved, max(front_spread(pool) for pool in own.pools))
+
+        def again(errors: KernelErrors) -> dict[str, float]:
+            return measure(_played(own, models, requests, errors, None, measured=measured)[0], (), tpot).named()
+
+        named, classes = metrics.named(), each_moved(2 if own.disaggregated else max(pool.size for pool in own.pools))
+        moved = [again(errors) for errors in classes]
+        ends = [again(errors) for errors in ends_moved(named, moved, classes)]
+        found = intervals(named, moved, max(front_spread(pool) for pool in own.pools), ends)
     record = None if recorder is None else recorder.record()
     return ServingResult(own, served, metrics, kept, per_hour, dollars, found, record, constants or {})
 

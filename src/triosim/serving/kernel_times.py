@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from triosim.core.dtypes import DTYPE_BYTES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.estimate import Z90, Estimates
-from triosim.kernels.physical.attention import family_of
+from triosim.kernels.physical.attention import family_of, resolved
 from triosim.kernels.physical.kinds import Work, price
 from triosim.kernels.physical.tuned_tiles import tuned
 from triosim.kernels.work.attention import attention
@@ -95,25 +96,71 @@ def each_moved(ranks: int) -> list[KernelErrors]:
     return [NOTHING_MOVED._replace(**{name: 1.0}) for name in KernelErrors._fields if name != "network" or ranks > 1]
 
 
+EIGHT_BITS = "float8_e4m3fn"
+"""To which tokens are cast for experts whose weights of 4 bits matrix instructions read."""
+WHOLE = "e2e.mean"
+"""The figure by which ends are looked for."""
+
+
+def ends_moved(
+    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], errors: Sequence[KernelErrors]
+) -> list[KernelErrors]:
+    """All classes off together, by which requests take as long as nine of ten times at most, and at least, as if the
+    logarithm of that were linear in them.
+
+    Args:
+        found: figures by name.
+        moved: what each becomes when one class of kernels is off by a standard deviation.
+        errors: these, as of :func:`each_moved`.
+    """
+    slopes = _slopes(WHOLE, found, moved)
+    steepest = math.hypot(*slopes)
+    shares = np.array([Z90 * slope / steepest if steepest else 0.0 for slope in slopes])
+    off = shares @ np.array(errors)
+    return [KernelErrors(*off.tolist()), KernelErrors(*(-off).tolist())]
+
+
+def _slopes(name: str, found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> list[float]:
+    """By how much the logarithm of a figure grows for each class that is off by a standard deviation."""
+    return [math.log(other[name] / found[name]) for other in moved]
+
+
 def intervals(
-    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], first: float = 0.0
-) -> dict[str, tuple[float, float]]:
+    found: Mapping[str, float], moved: Sequence[Mapping[str, float]], first: float = 0.0,
+    ends: Sequence[Mapping[str, float]] = (),
+) -> dict[str, tuple[float, float]]:  # fmt: skip
     """90 % intervals of figures above zero.
 
-    Classes err apart from each other, and their logarithms are added as if figures were linear in them.
+    Classes err apart from each other, and their logarithms are added as if figures were linear in them.  They are not
+    where requests queue: a replica that is almost fully used makes them wait many times as long when its steps take a
+    little longer, but never less than their own steps when these take less.  So what figures become at the ends counts,
+    as many times as their own interval is wider than what their slopes make of those ends.
 
     Args:
         found: figures by name.
         moved: what each becomes when one class of kernels is off by a standard deviation (:func:`each_moved`).
         first: by how much first tokens may come later beside, in the unit of figures whose names begin with ``ttft``.
+        ends: what each becomes when all classes are off together (:func:`ends_moved`); none where figures are linear.
     """
     out = {}
     for name, value in found.items():
-        if value > 0 and all(other[name] > 0 for other in moved):
-            width = Z90 * math.sqrt(sum(math.log(other[name] / value) ** 2 for other in moved))
+        if value > 0 and all(other[name] > 0 for other in (*moved, *ends)):
+            slopes = _slopes(name, found, moved)
+            width = Z90 * math.hypot(*slopes)
+            below, above = width, width
+            if ends:
+                whole = _slopes(WHOLE, found, moved)
+                along = Z90 * sum(map(mul, slopes, whole)) / (math.hypot(*whole) or 1.0)
+                if abs(along) > ALIGNED * width:
+                    changes = [width / abs(along) * math.log(other[name] / value) for other in ends]
+                    below, above = max(0.0, -min(changes)), max(0.0, *changes)
             later = math.log1p(first / value) if name.startswith("ttft") else 0.0
-            out[name] = value * math.exp(-width), value * math.exp(math.hypot(width, later))
+            out[name] = value * math.exp(-below), value * math.exp(math.hypot(above, later))
     return out
+
+
+ALIGNED = 0.5
+"""Part of a figure's interval that its slopes make of the ends from which on these say how it bends."""
 
 
 def _moved(found: Estimates, z: float) -> Seconds:
@@ -149,6 +196,7 @@ class ServingKernels:
         tuned_tiles: whose tables of tiles it has for products of experts, as of a policy.
         sinks_by_triton: whether attention with sinks has a kernel of its own, as of a policy.
         two_attentions: whether prompts and decodes have a kernel each, as of a policy.
+        casts_experts: whether tokens have 8 bits where experts' weights of 4 are read natively, as of a policy.
     """
 
     model: ServedModel
@@ -156,7 +204,7 @@ class ServingKernels:
     precision: Precision
     kv_type: str = "bfloat16"
     tensor_parallel: int = 1
-    family: str = "auto"
+    family: str = "paged"
     moved: KernelErrors = NOTHING_MOVED
     experts_apart: bool = False
     expert_ranks: ExpertRanks = TOGETHER
@@ -168,6 +216,7 @@ class ServingKernels:
     tuned_tiles: str = ""
     sinks_by_triton: bool = False
     two_attentions: bool = False
+    casts_experts: bool = False
 
     @cached_property
     def halves(self) -> str:
@@ -372,21 +421,26 @@ class ServingKernels:
         """The grouped products that so many tokens choose, on the fullest of the devices that share the experts, each
         with so much of the inner width of its own; ``beside`` these, experts that all tokens choose."""
         stored = self.precision
+        family = self._experts_family(stored.stored)
+        multiplied = EIGHT_BITS if family == "native" and self.casts_experts else self._multiplied(stored)
         local = np.full(n.shape, own.count / ranks.ranks + beside)
         tiles = stored.weight_bytes == 2 and tuned(self.tuned_tiles, self.device.name, local, np.full(n.shape, inner))
         calls = experts(
             ranks.rows(n, own) / own.chosen, own.chosen + beside, self.model.width, inner,
-            ranks.touched(n, own) + beside, dtype=self._multiplied(stored), weight_dtype=stored.stored,
-            family=self._experts_family(stored.stored), gated=self.model.gated, chance=True, tuned=tiles,
+            ranks.touched(n, own) + beside, dtype=multiplied, weight_dtype=stored.stored, family=family,
+            gated=self.model.gated, chance=True, tuned=tiles,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
         return self._price(calls, self.moved.products)
 
     def _experts_family(self, stored: str) -> str:
         """Kernels of products by weights of that type; AMD's GPUs before CDNA4 have no instruction that reads 4-bit
-        floats, and vLLM takes Triton's there (``get_mxfp4_backend`` of its ``quantization/mxfp4.py``)."""
+        floats, and vLLM takes Triton's there (``get_mxfp4_backend`` of its ``quantization/mxfp4.py``).  On Blackwell's
+        data-centre dies it, SGLang and TensorRT-LLM have kernels whose instructions read them (ibid.)."""
         if DTYPE_BYTES[stored] >= 1:
             return "triton"
+        if stored == "float4_e2m1" and family_of(self.device) == "trtllm":
+            return "native"
         known = "float4_e2m1" in self.device.peak_flops or stored != "float4_e2m1"
         return "marlin" if known or self.device.vendor != "AMD" else "upcast"
 
@@ -540,8 +594,8 @@ class ServingKernels:
     @property
     def one_call(self) -> bool:
         """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2, on GPUs)."""
-        family = family_of(self.device) if self.family == "auto" else self.family
-        return self.device.kind in GPUS and family == "flash2" and not self.two_attentions
+        family = resolved(self.family, self.device)
+        return self.device.kind in GPUS and family in ("flash2", "paged") and not self.two_attentions
 
     def _one_call_of(self, own: ServedHeads) -> tuple[MixedDevice, float]:
         """The device as the one call uses it, and how far off that is taken to be: by the spread of prompts' attention

@@ -173,9 +173,11 @@ class PimKernels(ServingKernels):
     def decode(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
         """See :meth:`ServingKernels.decode`; the part of it that nothing hides, on the cheaper side."""
         own = super().decode(sequences, keys)
-        if self.mode == OFF:
-            return own
-        found = np.minimum(own, self.attention_work(sequences, keys).seconds(self.memory))
+        return own if self.mode == OFF else np.minimum(own, self._in_banks(sequences, keys))
+
+    def _in_banks(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
+        """What nothing hides of a layer's attention in the banks."""
+        found = self.attention_work(sequences, keys).seconds(self.memory)
         if self.memory.sub_batches > 1 and self.mode == ATTENTION:  # else the banks multiply, too
             found = np.minimum(found, self._exposed(np.asarray(sequences, np.float64), np.asarray(keys, np.float64)))
         return found
@@ -196,7 +198,7 @@ class PimKernels(ServingKernels):
         if self.mode == OFF or not decodes:
             return found
         prompts = super().together(chunks, 0, 0.0) if chunks else 0.0
-        return min(found, prompts + float(self.decode([decodes], [context])[0]))
+        return min(found, prompts + float(self._in_banks([decodes], [context])[0]))
 
     def _product(self, rows: NDArray, columns: float, inner: float, apart: bool = True) -> Seconds:
         own = super()._product(rows, columns, inner, apart)

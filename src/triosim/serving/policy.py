@@ -90,6 +90,8 @@ class Policy(ABC):
             (:attr:`triosim.kernels.work.gemm.Gemm.library`).
         tuned_tiles: whose tables of tiles for products of experts it has
             (:func:`triosim.kernels.physical.tuned_tiles.tuned`); ``""``: none.
+        casts_experts: whether tokens have 8 bits where matrix instructions read experts' weights of 4 (data-centre
+            Blackwell), not 16.
         two_attentions: whether prompts and decodes of a step have an attention kernel each where FlashAttention-2 runs,
             which serves both in one call.
         sinks_by_triton: whether a kernel of Triton's serves attention with sinks where FlashAttention-2 runs, which
@@ -135,6 +137,7 @@ class Policy(ABC):
     joins_shared: ClassVar[bool] = False
     library_products: ClassVar[bool] = False
     tuned_tiles: ClassVar[str] = ""
+    casts_experts: ClassVar[bool] = False
     two_attentions: ClassVar[bool] = False
     sinks_by_triton: ClassVar[bool] = False
     all_reduce: ClassVar[str] = ""

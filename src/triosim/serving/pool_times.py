@@ -59,7 +59,7 @@ def _priced_by(
         apart, pool.experts, pool.power_cap_w, pool.clock_hz, state_type(pool, model),
         pool.engine_options.get("graph-sizes"), pool.engine_options.get("expert-exchange"),
         fused_casts(pool.engine), own_all_reduce(pool), engine.joins_shared, engine.library_products,
-        engine.tuned_tiles, engine.sinks_by_triton, engine.two_attentions,
+        engine.tuned_tiles, engine.sinks_by_triton, engine.two_attentions, engine.casts_experts,
     )  # fmt: skip
     return (id(pool.system), pool.first, device.name, moved, host, *replica)
 
@@ -143,7 +143,7 @@ def kernels_of(pool: Pool, model: ServedModel, first: int = 0, moved: KernelErro
             *of_device, moved=moved, experts_apart=apart, expert_ranks=pool.experts, state_type=kept_in,
             fused_casts=fused, joins_shared=engine.joins_shared, library_products=engine.library_products,
             tuned_tiles=engine.tuned_tiles, sinks_by_triton=engine.sinks_by_triton,
-            two_attentions=engine.two_attentions,
+            two_attentions=engine.two_attentions, casts_experts=engine.casts_experts,
         )  # fmt: skip
     elif apart:
         raise InputError(f"--dp {pool.attention_ranks}: memory that computes is not shared by ranks: give --pim off")

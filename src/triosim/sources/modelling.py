@@ -48,14 +48,17 @@ MODELS = Registry("triosim.sources.models", "triosim.models", "model family", Fa
 """Families of models; a family's class is its configuration."""
 
 PRECISIONS = {
-    "float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16",
-    "fp16": "float16", "autocast-bfloat16": "autocast-bfloat16", "amp-bf16": "autocast-bfloat16",
+    "float32": "float32", "fp32": "float32", "tfloat32": "tfloat32", "tf32": "tfloat32", "bfloat16": "bfloat16",
+    "bf16": "bfloat16", "float16": "float16", "fp16": "float16", "autocast-bfloat16": "autocast-bfloat16",
+    "amp-bf16": "autocast-bfloat16",
     "bf16-mixed": "autocast-bfloat16", "autocast-float16": "autocast-float16", "amp-fp16": "autocast-float16",
     "16-mixed": "autocast-float16",
 }  # fmt: skip
 """Accepted precisions and what they mean; ``bf16-mixed`` and ``16-mixed`` are PyTorch Lightning's names."""
 PRODUCTS_IN_FEW_BITS = "(products in 8 or 4 bits are asked for by quantize, as fp8-delayed)"
 """What is said of a precision of so many bits, which is none of all a model's values."""
+ROUNDED = "tfloat32"
+"""The precision that is float32 but for its products."""
 AUTOCAST = "autocast-"
 """What names of precisions begin with in which float32 parameters are multiplied in 16 bits."""
 
@@ -245,6 +248,8 @@ def model(
         sequence_length: tokens per sample; by default what the model was made for, at most 8192.
         image_size: height and width for models that read images; 224 by default.
         precision: ``float32``, ``bfloat16`` or ``float16``; by default bfloat16 for text and float32 for images.
+            ``tfloat32`` is float32 whose matrix products are rounded where a device multiplies TF32 faster
+            (``torch.set_float32_matmul_precision("high")``, and what NVIDIA's containers set).
             ``autocast-bfloat16`` and ``autocast-float16`` are PyTorch's automatic mixed precision: float32 parameters,
             copied for products in 16 bits (:mod:`triosim.sources.models._autocast`).
         training: whether gradients and the optimizer are part of the step.
@@ -412,7 +417,7 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
     spec.check(title, family)
     asked = PRECISIONS[spec.precision or family.precision]
     autocast = asked.removeprefix(AUTOCAST) if asked.startswith(AUTOCAST) else ""
-    precision = "float32" if autocast else asked
+    precision = "float32" if autocast or asked == ROUNDED else asked
     optimizer = spec.optimizer or family.optimizer
     training, multiple = spec.training, spec.vocabulary_multiple
     if multiple > 1 and isinstance(family, Text):
@@ -445,6 +450,7 @@ def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -
             workload=", ".join(part for part in said if part),
             batch_size=spec.batch_size,
             sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
+            float32_products=ROUNDED if asked == ROUNDED else "",
             symbols="model",
             notes=notes,
         )

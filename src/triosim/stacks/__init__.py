@@ -43,9 +43,15 @@ GATHERS = ("block", "module")
 """What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
 NORMS = ("one", "composed", "wide")
 """How an RMS norm is run: by one kernel, operator by operator in float32, or by one kernel from a float32 copy."""
+LOSSES = ("", "fused", "composed", "in-place")
+"""How cross entropy is run: by one kernel, operator by operator with a tensor for each step, or in steps that all write
+over one float32 copy of the scores."""
 FUSIONS = ("", "fused", "composed")
 MERGES = ("composed", "fused")
 STORED = ("", "float8_e4m3fn")
+APART, IN_CONVOLUTIONS = "apart", "in-convolutions"
+BATCH_NORMS = (APART, IN_CONVOLUTIONS)
+"""Who runs batch norms: kernels of their own, or the convolutions before and behind them."""
 _FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
 NEEDED, NEEDED_AND_SAVED = "needed", "needed-and-saved"
@@ -77,14 +83,15 @@ class Stack:
         masters: the optimizer updates float32 copies of 16-bit parameters; otherwise these themselves, with states in
             their type.
         norms: how an RMS norm is run (:data:`NORMS`).
-        loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
-        swiglu: the same of SwiGLU.
+        loss: how cross entropy is run (:data:`LOSSES`); ``""`` is one kernel if ``fused``.
+        swiglu: whether SwiGLU is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         gelu: whether GELU by tanh (``gelu_new`` of configurations) is ``composed`` of eight operators; ``""`` and
             ``fused`` are one.
         stored_gate: type in which one SwiGLU kernel keeps what it read for its backward (:data:`STORED`), copied in the
             forward and back in the backward; ``""`` keeps it as it is.
         fused_pointwise: whether chains of elementwise operators, casts and the norm of their rows are one kernel each
             (:mod:`triosim.composition.pointwise`).
+        batch_norms: who runs them (:data:`BATCH_NORMS`); convolutions do where ``fused_pointwise`` holds.
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gathering_host: the same where parameters are gathered anew in each pass (ZeRO 3), if something is called around
             each module there; ``""`` is ``host``.
@@ -155,6 +162,7 @@ class Stack:
     gelu: str = ""
     stored_gate: str = ""
     fused_pointwise: bool = False
+    batch_norms: str = APART
     host: str = ""
     gathering_host: str = ""
     gradients: str = "parameter"
@@ -192,7 +200,7 @@ class Stack:
         """What :func:`triosim.model` is told of it; the vocabulary's padding is left to who knows the ranks."""
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
-            "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
+            "loss": self.loss, "fused_gate": _FUSED[self.swiglu], "stored_gate": self.stored_gate,
             "composed_gelu": self.gelu == "composed",
             "added_biases": self.added_biases, "copied_heads": self.copied_heads,
             "repeated_heads": self.repeated_heads, "joined_products": self.joined_products, "masters": self.masters,
@@ -243,8 +251,8 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
-    "gelu": FUSIONS, "gathering_host": HOSTS, "merges": MERGES,
+    "experts": EXPERTS, "expert_counts": COUNTS, "graphs": GRAPHS, "norms": NORMS, "loss": LOSSES, "swiglu": FUSIONS,
+    "gelu": FUSIONS, "batch_norms": BATCH_NORMS, "gathering_host": HOSTS, "merges": MERGES,
     "stages": CUTS, "recomputed": RECOMPUTED, "stored_gate": STORED,
 }  # fmt: skip
 
@@ -256,7 +264,7 @@ def names() -> list[str]:
 
 @functools.lru_cache(maxsize=32)
 def load(name: str) -> Stack:
-    """A stack by name, or the one that a TOML file describes.
+    """A stack by name, or the one that a TOML file describes; one source may be of several facts, named side by side.
 
     Raises:
         InputError: there is no such stack, or the file has an unknown key, a value that makes no sense, or a fact
@@ -277,9 +285,10 @@ def load(name: str) -> Stack:
 def _checked(table: Mapping[str, Any], path: Path) -> Stack:
     fields = {f.name: f for f in dataclasses.fields(Stack) if f.name not in ("name", "sources")}
     given = dict(table)
-    sources = given.pop("sources", {})
-    if not isinstance(sources, Mapping):
+    told = given.pop("sources", {})
+    if not isinstance(told, Mapping):
         raise InputError(f"{path}: sources must be a table that says where each fact is from")
+    sources = {fact: source for facts, source in told.items() for fact in facts.split()}
     for key, value in given.items():
         if key not in fields:
             raise InputError(f"{path}: {unknown('key', key, [*fields, 'sources'])}")

@@ -274,6 +274,8 @@ class Meta:
         batch_guess: how the batch size was found where the source does not state it, a key of :data:`GUESSES`; ``""``
             where it does.
         sequence_length: tokens per sample, None for workloads without.
+        float32_products: what matrix products of float32 are rounded to where a device multiplies it faster:
+            ``"tfloat32"`` where TF32 was allowed for them, ``""`` where not.
         clock: what ``device_s`` is: ``"cpu"`` (process time of one thread), ``"gpu"`` (kernel times), ``"none"``.
         step_time_s: measured time of an un-instrumented step, or None.
         launch_delay_s: from the return of the call that launches a kernel to its start on an idle stream, or None.
@@ -294,6 +296,7 @@ class Meta:
     micro_batches: int = 1
     batch_guess: str = ""
     sequence_length: int | None = None
+    float32_products: str = ""
     clock: str = "none"
     step_time_s: float | None = None
     launch_delay_s: float | None = None

@@ -1,9 +1,10 @@
-"""Convolutions on images whose channels lie side by side (``torch.channels_last``), or apart, as they do by default.
+"""Images whose channels lie side by side (``torch.channels_last``), or apart, as they do by default.
 
 The matrix units of a GPU multiply channels of one pixel.  Where images lie channel by channel the library turns the
 input of each convolution, and its result back; ``model.to(memory_format=torch.channels_last)`` leaves that out for the
 whole step, as the other operators keep the layout of what they are given (PyTorch, "Channels Last Memory Format").
-The layout of a convolution's input is its argument :data:`~triosim.operators.LAYOUT`; recordings have it.
+Batch norms have other kernels then, in which all units work on every channel.  The layout of an operator's input is its
+argument :data:`~triosim.operators.LAYOUT`; recordings have it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from triosim.trace.repeated import ROOM
 from triosim.trace.tables import Trace
 
 IMAGES = (4, 5)
-"""Dimensions of a weight whose convolution knows the layout: windows of two and three dimensions."""
+"""Dimensions of a weight whose convolution knows the layout, and of what a batch norm reads: images of two and three
+dimensions."""
 
 
 @kept(32, room=ROOM, size=len)
 def laid_out(trace: Trace, layout: str) -> Trace:
     """The step with its images in another layout.
 
-    Convolutions whose layout changes have no measured times then.
+    Convolutions and batch norms whose layout changes have no measured times then.
 
     Args:
         trace: a step.
@@ -43,13 +45,17 @@ def laid_out(trace: Trace, layout: str) -> Trace:
         row for row in range(len(trace))
         if calls[row].kind == "convolution" and len(calls[row].shape("weight") or ()) in IMAGES
     ]  # fmt: skip
+    norms = [
+        row for row in range(len(trace))
+        if "batch_norm" in calls[row].name and len(calls[row].shape("input", "self") or ()) in IMAGES
+    ]  # fmt: skip
     if not images:
         raise PlanError(
             f"layout {layout}: {quoted(trace.meta.workload or 'the workload')} has no convolutions of images: leave it "
             "out"
         )
     wanted = CHANNELS_LAST if layout == CHANNELS_LAST else None
-    changed = [row for row in images if calls[row].args.get(LAYOUT) != wanted]
+    changed = [row for row in (*images, *norms) if calls[row].args.get(LAYOUT) != wanted]
     args, device_s = list(operators.args), operators.device_s.copy()
     for row in changed:
         args[row] = with_arguments(args[row], **{LAYOUT: wanted})

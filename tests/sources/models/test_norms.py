@@ -70,9 +70,19 @@ def test_norms_that_do_more_take_longer() -> None:
 
 
 def test_the_loss_may_be_composed_where_the_rest_is_fused() -> None:
-    fused, composed = _llama(fused=True), _llama(fused=True, fused_loss=False)
+    fused, composed = _llama(fused=True), _llama(fused=True, loss="composed")
     assert _calls(fused, Phase.FORWARD)["transformer_engine::cross_entropy"] == 1
     assert _calls(composed, Phase.FORWARD)["aten::_log_softmax"] == 1
+
+
+def test_a_loss_in_place_has_one_copy_of_the_scores_in_float32() -> None:
+    """The softmax and its gradient overwrite it."""
+    trace = _llama(fused=True, loss="in-place")
+    operators, values = trace.operators, trace.values
+    there, back = (row for row, name in enumerate(operators.name) if "cross_entropy" in name)
+    inputs, outputs = list(operators.inputs.lists()), list(operators.outputs.lists())
+    storages = {int(values.storage[value]) for value in (inputs[there][0], outputs[there][1], outputs[back][0])}
+    assert [int(values.storage_bytes()[storage]) for storage in storages] == [4 * 16 * SMALL["vocab_size"]]
 
 
 def test_swiglu_may_be_composed_where_the_rest_is_fused() -> None:
@@ -109,5 +119,5 @@ def test_stacks_know_the_same_ways_and_hand_them_on(tmp_path: Path) -> None:
     assert load("internevo").model_options["norms"] == "wide"
     file = tmp_path / "own.toml"
     file.write_text('fused = true\nloss = "composed"\n[sources]\nfused = "x"\nloss = "x"\n', encoding="utf-8")
-    assert load(str(file)).model_options["fused_loss"] is False
-    assert load("megatron-core").model_options["fused_loss"] is None
+    assert load(str(file)).model_options["loss"] == "composed"
+    assert load("megatron-core").model_options["loss"] == "in-place"

@@ -97,11 +97,12 @@ def test_events_of_other_steps_are_not_taken_apart(tmp_path, monkeypatch):
     path = several_steps(random.Random(1), steps=30).write(tmp_path / "profile.json")
     taken: list[int] = []
     events = _events.EventIndex.events
-    monkeypatch.setattr(_events.EventIndex, "events", lambda self, rows: taken.append(len(rows)) or events(self, rows))
+    marked = lambda rows: sum(int(kept.sum()) for _, kept in rows)  # noqa: E731
+    monkeypatch.setattr(_events.EventIndex, "events", lambda self, *r: taken.append(marked(r)) or events(self, *r))
     Kineto().read(path)
     found = _events.index(path, False)
     assert found is not None
-    assert sum(taken) < len(found.start) / 5 + 30
+    assert sum(taken) < sum(len(getattr(found, table).start) for table in TABLES) / 5 + 30
 
 
 def fed(text: bytes, sizes: list[int]) -> native.ProfileEvents:
@@ -115,7 +116,10 @@ def fed(text: bytes, sizes: list[int]) -> native.ProfileEvents:
     return found
 
 
-NAMES = ("offset", "length", "start", "kind", "name", "duration", "correlation", "device", "stream", "function")
+TABLES = ("calls", "launches", "works", "modules")
+COLUMNS = (
+    "offset", "length", "start", "name", "duration", "correlation", "device", "stream", "shaped", "function",
+)  # fmt: skip
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 400), min_size=1, max_size=5))
@@ -128,13 +132,38 @@ def test_it_does_not_matter_where_a_file_is_cut_into_pieces(seed, sizes):
     assert not parts.odd
     assert whole.names == parts.names
     assert whole.parts == parts.parts
-    for name in NAMES:
-        assert getattr(whole, name).tolist() == getattr(parts, name).tolist()
-    starts = [
-        json.loads(text.encode()[o : o + n], parse_float=Decimal)["ts"]
-        for o, n in zip(whole.offset, whole.length, strict=True)
+    assert whole.launch_of_works().tolist() == parts.launch_of_works().tolist()
+    for table in TABLES:
+        mine, cut = getattr(whole, table), getattr(parts, table)
+        for name in COLUMNS:
+            assert getattr(mine, name).tolist() == getattr(cut, name).tolist()
+        starts = [
+            json.loads(text.encode()[o : o + n], parse_float=Decimal)["ts"]
+            for o, n in zip(mine.offset, mine.length, strict=True)
+        ]
+        assert [round(s * 1000) for s in starts] == mine.start.tolist()
+
+
+@given(st.lists(st.integers(-(10**15) + 1, 10**15) | st.integers(0, 300), max_size=700), st.integers(1, 10**6))
+def test_packed_columns_hold_any_numbers(numbers, step):
+    """Times of any size beside correlations that ascend: every width of a frame."""
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": at, "dur": 1, "args": {"correlation": step * i, "stream": i}}
+        for i, at in enumerate(numbers)
     ]
-    assert [round(s * 1000) for s in starts] == whole.start.tolist()
+    found = fed(json.dumps(events).encode(), [1 << 20]).works
+    assert found.start.tolist() == [1000 * at for at in numbers]
+    assert found.correlation.tolist() == [step * i for i in range(len(numbers))]
+    assert found.stream.tolist() == list(range(len(numbers)))
+
+
+def test_the_earliest_launch_of_a_number_counts():
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 1}
+    work = {"ph": "X", "cat": "kernel", "name": "k", "ts": 9, "dur": 1}
+    numbers = [(7, 5), (3, 4), (7, 2), (7, 2), (-1, 0)]
+    events = [launch | {"ts": ts, "args": {"correlation": number}} for number, ts in numbers]
+    events += [work | {"args": {"correlation": number}} for number in (7, 3, 8, -1)]
+    assert fed(json.dumps(events).encode(), [1 << 20]).launch_of_works().tolist() == [2, 1, -1, -1]
 
 
 @given(st.integers(0, 2**32), st.integers(0, 2**32), st.binary(min_size=1, max_size=3), st.sampled_from("irs"))
@@ -156,7 +185,7 @@ def test_what_is_no_json_is_odd(seed, place, bytes_, how):
         return
     if not found.odd:
         counted = [e for e in events if isinstance(e, dict) and e.get("ph") == "X"]
-        assert len(found.start) <= len(counted)
+        assert sum(len(getattr(found, table).start) for table in TABLES) <= len(counted)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +195,7 @@ def test_what_is_no_json_is_odd(seed, place, bytes_, how):
 )  # fmt: skip
 def test_times_are_exact(written, ns):
     text = f'[{{"ph":"X","cat":"cpu_op","name":"a","ts":{written},"dur":1}}]'
-    assert fed(text.encode(), [99]).start.tolist() == [ns]
+    assert fed(text.encode(), [99]).calls.start.tolist() == [ns]
 
 
 @pytest.mark.parametrize(
@@ -176,5 +205,5 @@ def test_times_are_exact(written, ns):
      '"ts":1,"dur":null'],
 )  # fmt: skip
 def test_what_profilers_do_not_write_is_left_to_the_reader_of_whole_files(odd):
-    assert fed(b'[{"ph":"X","cat":"kernel","name":"a","ts":1}]', [99]).start.tolist() == [1000]
+    assert fed(b'[{"ph":"X","cat":"kernel","name":"a","ts":1}]', [99]).works.start.tolist() == [1000]
     assert fed(f'[{{"ph":"X","cat":"kernel","name":"a",{odd}}}]'.encode(), [99]).odd

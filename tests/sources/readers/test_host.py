@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exploring import examples
-from triosim.sources.readers._host import FEWEST, QUEUE, HostClock, KernelLaunch, blocked, following
+from triosim.sources.readers._choice import DeviceColumns
+from triosim.sources.readers._host import FEWEST, QUEUE, HostClock, KernelLaunch, following
 
 US = 1000
 
@@ -41,6 +43,12 @@ def test_kernels_that_wait_for_another_stream_are_no_gap() -> None:
     assert following(held).gap_s is None
 
 
+def columns(kernels: list[KernelLaunch]) -> DeviceColumns:
+    call, returned, stream, start, end = np.array(kernels, np.int64).T
+    device, known = np.zeros(len(kernels), np.int8), np.ones(len(kernels), np.bool_)
+    return DeviceColumns(device, stream, start, end - start, call, returned - call, known, ~known)
+
+
 def test_a_launch_into_a_full_queue_waits() -> None:
     """Launches of 1 us into a device that takes 100 us for each kernel, and a queue of 1024 as CUDA's is."""
     calls, now, done, places = [], 0, 0, 1024
@@ -50,11 +58,12 @@ def test_a_launch_into_a_full_queue_waits() -> None:
         now = max(now + US, calls[number - places].end if number >= places else 0)
         done = max(done, now) + 100 * US
         calls.append(KernelLaunch(begin, now, 7, done - 100 * US, done))
-    found = blocked(calls)
+    found = columns(calls).blocked(0, now)
     assert len(found) >= 38  # ten kernels end while the queue fills
     waited = sum(end - start for start, end in found)
     assert waited == pytest.approx(sum(c.returned - c.call - US for c in calls), rel=0.03)
-    assert not blocked(calls[:500])
+    assert not columns(calls[:500]).blocked(0, now)
+    assert columns(calls).blocked(found[7][1], found[9][0]) == found[8:9]
 
 
 def test_costs_leave_out_waits_and_count_what_lies_between() -> None:

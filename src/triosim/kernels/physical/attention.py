@@ -219,6 +219,8 @@ def resolved(family: str, device: Accelerator) -> str:
     best = family_of(device)
     if family == "torch":
         return "flash2" if best == "flash3" else best
+    if family == "paged":
+        return family if best == "flash2" and device.vendor == "NVIDIA" else best
     return best if family in ("auto", "cudnn") else family
 
 
@@ -273,9 +275,8 @@ def _fused(work: AttentionCalls, device: Accelerator, table: AttentionConstants)
 
 def _many(work: AttentionCalls, device: Accelerator, table: AttentionConstants, family: str) -> KernelPredictions:
     """Prefill; a short continuation of a long context also has the kernels that split the keys to choose from."""
-    old = family in ("flash1", "flash2") and family_of(device) == "flash3"
     seconds, limit = prefill(
-        work, device, _of(table.prefill, family), SYNCHRONOUS if old else 1.0, first=family == "flash1"
+        work, device, _of(table.prefill, family), _reached(family, device), first=family == "flash1"
     )
     few = np.flatnonzero((work.queries <= STEP) & (work.keys > work.queries) & ~work.backward)
     if few.size:
@@ -283,6 +284,25 @@ def _many(work: AttentionCalls, device: Accelerator, table: AttentionConstants, 
         faster = split.seconds < seconds[few]
         seconds[few[faster]], limit[few[faster]] = split.seconds[faster], split.limit[faster]
     return KernelPredictions(seconds, limit)
+
+
+def least(work: AttentionCalls, device: Accelerator) -> NDArray[np.float64]:
+    """Seconds that :func:`predict` never says less of: pairs alone, which grow by as much with each sequence.
+
+    0 of calls with fewer queries than a tile has keys, which other kernels may run, and of what no kernel is known for.
+    """
+    table, found = constants(), np.zeros(len(work))
+    known = ~arithmetic(device).emulated[work.dtype].astype(bool) & (work.queries > STEP)
+    for code in distinct(work.family[known]):
+        rows, family = np.flatnonzero(known & (work.family == code)), resolved(FAMILIES[code], device)
+        part, c = work.take(rows), _of(table.prefill, family)
+        found[rows] = part.flop() / _pair_rate(part, device, c, _reached(family, device), family == "flash1")[1]
+    return found
+
+
+def _reached(family: str, device: Accelerator) -> float:
+    """Part of a device's peak that the instructions of a family can reach."""
+    return SYNCHRONOUS if family in ("flash1", "flash2") and family_of(device) == "flash3" else 1.0
 
 
 def prefill(
@@ -298,13 +318,8 @@ def prefill(
         first: whether it is the first version of FlashAttention, with the constants of the second.
     """
     d = device_of(device)
-    if c.casts:
-        narrow = np.where(work.kv_bytes < work.q_bytes, DTYPE_CODE["float8_e4m3fn"], work.dtype)
-        work = replace(work, dtype=narrow.astype(np.int8))
-    slower = np.where(work.backward, BACKWARD, 1.0) * (FLASH1 if first else 1.0)
-    flop = work.flop() * _padding(work.head) if first else work.flop()
-    pair = flop / np.maximum(work.pairs(), 1.0)
-    pair = pair / (_rate(work, pair, device, c, peak, slower) / d.units)
+    pair, rate = _pair_rate(work, device, c, peak, first)
+    pair = pair / (rate / d.units)
     group = work.heads / work.kv_heads if c.packs else 1.0
     rows = np.ceil(work.queries * group / c.tile)
     blocks = work.batch * work.heads / group * rows
@@ -324,6 +339,19 @@ def prefill(
     beside = work.gradient_bytes() / (c.bandwidth_fraction * d.bandwidth)
     memory = memory + store + beside
     return KernelPredictions(launch + body + prologue + store + beside, _limit(compute + prologue, memory, launch))
+
+
+def _pair_rate(
+    work: AttentionCalls, device: Accelerator, c: Prefill, peak: float, first: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """FLOP of a pair, and FLOP/s of all; arguments as of :func:`prefill`."""
+    if c.casts:
+        narrow = np.where(work.kv_bytes < work.q_bytes, DTYPE_CODE["float8_e4m3fn"], work.dtype)
+        work = replace(work, dtype=narrow.astype(np.int8))
+    slower = np.where(work.backward, BACKWARD, 1.0) * (FLASH1 if first else 1.0)
+    flop = work.flop() * _padding(work.head) if first else work.flop()
+    pair = flop / np.maximum(work.pairs(), 1.0)
+    return pair, _rate(work, pair, device, c, peak, slower)
 
 
 def exponentials(device: Accelerator) -> float:

@@ -23,7 +23,8 @@ result back; a convolution of one tap without a stride needs neither, as it is a
 up to whole steps of the matrix unit.  Where channels lie side by side from the start (``channels_last``) the implicit
 GEMM is a matrix product that reads each tensor once, and is priced as one (:mod:`triosim.kernels.physical.gemm`), with
 channels filled up to 16 bytes, what a load takes at once (NVIDIA, Convolutional Layers User's Guide, "Channels In And
-Out").
+Out").  In 16 bits images that lie otherwise are turned for the same kernels, before and after (the guide, "Tensor
+Layouts In Memory": NHWC avoids transposing input and output), unless what was fitted to a step in TF32 is faster.
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
@@ -240,6 +241,8 @@ def _weight_gradient(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, 
 
 _LOAD_BYTES = 16.0
 """What a thread loads at once."""
+HALF = 2.0
+"""Bytes of the types whose kernels want channels side by side, and have images that lie otherwise turned."""
 
 
 def _steps(w: ConvolutionCalls, channels: NDArray, c: ConvolutionConstants) -> NDArray[np.float64]:
@@ -251,15 +254,18 @@ def _steps(w: ConvolutionCalls, channels: NDArray, c: ConvolutionConstants) -> N
 def _or_channels_last(
     seconds: NDArray, w: ConvolutionCalls, p: _Pass, chip: _Chip, c: ConvolutionConstants, simt: bool, split: bool
 ) -> NDArray[np.float64]:
-    """The times of a pass, those on channels that lie side by side as products that read each tensor once.
+    """The times of a pass, those on channels that lie side by side as products that read each tensor once, and those in
+    16 bits as the same products of images that are turned before and after, where that is faster.
 
     Several groups may share a product, with zeros between them: more operations, but loads and tiles that are filled.
     """
-    rows = np.flatnonzero(w.channels_last & ~_lone(w)) if not simt else np.zeros(0, np.int64)
+    told = w.channels_last | (w.item == HALF)
+    rows = np.flatnonzero(told & ~_lone(w)) if not simt else np.zeros(0, np.int64)
     if not rows.size:
         return seconds
     groups = p.batch[rows]
-    seconds[rows] = np.inf
+    turned = np.where(w.channels_last, 0.0, 2.0 * p.converted / (c.layout * chip.bandwidth))
+    seconds[w.channels_last & told & ~_lone(w)] = np.inf
     for together in 2.0 ** np.arange(int(np.log2(groups.max())) + 1):
         at = rows[groups >= together]
         own, batch = w.take(at), np.ceil(p.batch[at] / together)
@@ -274,7 +280,7 @@ def _or_channels_last(
             m, n, k, batch, own.dtype, a, b, result, never, never, never, never, never, np.full(len(m), VECTOR)
         )  # fmt: skip
         found = gemm.predict(products, chip.device, gemm.load().constants).seconds
-        seconds[at] = np.minimum(seconds[at], found)
+        seconds[at] = np.minimum(seconds[at], found + turned[at])
     return seconds
 
 

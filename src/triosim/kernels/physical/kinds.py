@@ -368,6 +368,20 @@ def shipped(kind: KernelKind, work: Any, device: Accelerator, names: Sequence[st
     return KernelTimes(seconds, limit, spread)
 
 
+def least(kind: KernelKind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> KernelTimes:
+    """Seconds that :func:`shipped` never says less of, convex in samples that work grows with; 0 where nothing is said.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    seconds = np.zeros(len(work))
+    if kind.name == "attention":
+        seconds = attention.least(work, device)
+    elif kind.name == "stream":
+        seconds = stream.least(work, device)
+    return KernelTimes(seconds, np.zeros(len(work), np.int8), np.zeros(len(work)))
+
+
 def price(work: Work, device: Accelerator) -> Estimates:
     """Estimates of kernels given by their sizes, with the constants that come with the program.
 

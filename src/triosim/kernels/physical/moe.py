@@ -19,6 +19,7 @@ being proportional to the bytes of an element.  Families and their tiles (SGLang
   with other devices' experts too.  Lengths that are no multiple of 16 elements forbid wide loads (``ragged_factor``).
 * ``marlin``: as many rows as hold the mean load (8, 16, 32, 48 or 64) x 128, by the matrix instructions of Ampere,
   whose rate no later device raised: 2,048 operations a clock and multiprocessor at 16 bits (NVIDIA A100 whitepaper).
+* ``native``: as many rows as hold the mean load (8, 16, 32, 64 or 128) x 128, at the rate of what tokens are cast to.
 * ``cutedsl``: 128 x 128, over buffers that have as many rows for each expert as the fullest one has pairs.
 * ``upcast``: as many rows as hold the mean load (32 or 64; 128 from 512 on) x 256, sums of 128 elements at a time,
   split where blocks are fewer than multiprocessors; lengths are padded to 128 elements.  Every block turns the weights
@@ -49,6 +50,7 @@ from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
+NATIVE_ROWS = np.array([8.0, 16.0, 32.0, 64.0, 128.0])
 AMPERE = 2048.0
 """Operations of an SM's matrix instructions per clock at 16 bits, before those of Hopper and Blackwell."""
 ALIGNED = 16
@@ -160,7 +162,9 @@ def tiles(work: ExpertCalls) -> Tiles:
     step = np.where(small, 64.0, np.where(narrow, 128.0, 32.0))
     mean = work.arriving() * work.topk / work.local() / 0.9
     marlin = MARLIN_ROWS[np.minimum(np.searchsorted(MARLIN_ROWS, mean), len(MARLIN_ROWS) - 1)]
+    native = NATIVE_ROWS[np.minimum(np.searchsorted(NATIVE_ROWS, mean), len(NATIVE_ROWS) - 1)]
     is_marlin, is_cute, is_upcast = _is(work, "marlin"), _is(work, "cutedsl"), _is(work, "upcast")
+    is_native = _is(work, "native")
     tuned = work.tuned & _is(work, "triton")
     if tuned.any():
         load = work.pairs() * work.share() / work.local()
@@ -173,10 +177,11 @@ def tiles(work: ExpertCalls) -> Tiles:
         upcast = np.where(load >= MANY, whole, np.where(load > least, most, least))
         rows, columns = np.where(is_upcast, upcast, rows), np.where(is_upcast, UPCAST_COLUMNS, columns)
         step = np.where(is_upcast, UPCAST_STEP, step)
+    wide = is_cute | is_native
     return Tiles(
-        np.where(is_marlin, marlin, np.where(is_cute, 128.0, rows)), np.where(is_marlin | is_cute, 128.0, columns),
-        np.where(is_marlin, 64.0, np.where(is_cute, 128.0, step)),
-        ~small & ~narrow & ~is_marlin & ~is_cute & ~is_upcast & ~tuned,
+        np.where(is_marlin, marlin, np.where(is_native, native, np.where(is_cute, 128.0, rows))),
+        np.where(is_marlin | wide, 128.0, columns), np.where(is_marlin, 64.0, np.where(wide, 128.0, step)),
+        ~small & ~narrow & ~is_marlin & ~wide & ~is_upcast & ~tuned,
     )  # fmt: skip
 
 
@@ -193,6 +198,7 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
     """Seconds of calls of one family (see the module's docstring)."""
     d = device_of(device)
     marlin, cute, upcast = _is(work, "marlin"), _is(work, "cutedsl"), _is(work, "upcast")
+    native = _is(work, "native")
     if upcast.any():
         hidden, inner = (
             np.where(upcast, np.ceil(length / UPCAST_PADDING) * UPCAST_PADDING, length)
@@ -208,8 +214,8 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
     sustained = d.sustained(peak, efficiency, joules)
     height = padded(work, tile.rows) / tile.rows
     pairs = work.pairs() * work.share() + np.where(work.skips, 0.0, work.remote())
-    moved = np.where(marlin | cute, pairs, work.arriving() * work.topk)
-    passed = np.where(work.skips & ~cute, work.remote() / tile.rows, 0.0)  # blocks that only write zeros
+    moved = np.where(marlin | cute | native, pairs, work.arriving() * work.topk)
+    passed = np.where(work.skips & ~cute & ~native, work.remote() / tile.rows, 0.0)  # blocks that only write zeros
     matrix = work.active() * work.hidden * work.inner * work.weight_bytes
     into = np.where(work.gated, 2.0, 1.0)
     through = d.bytes_s(2 * moved * (work.hidden + work.inner), work.warm, c)
@@ -217,7 +223,7 @@ def grouped(work: ExpertCalls, device: Accelerator, c: GroupedGemmConstants) -> 
     slow = np.where(tile.large, c.bandwidth_fraction / c.large_fraction, 1.0) * slow
     rounds = np.where(tile.large, pairs / work.active() / (GROUPED_ROWS * tile.rows), 1.0)
     ragged = np.where(work.token_bytes < 2, c.ragged_narrow, c.ragged_factor)
-    ragged = np.where((work.inner % ALIGNED != 0) & ~marlin & ~cute, ragged, 1.0)
+    ragged = np.where((work.inner % ALIGNED != 0) & ~marlin & ~cute & ~native, ragged, 1.0)
 
     def product(
         columns: NDArray, length: NDArray, matrices: NDArray | float, read: NDArray, factor: NDArray | float

@@ -13,7 +13,14 @@ lost(y)`` with ``lost(x) = x^2 / (1 + x^2)``, ``z = min(rows, in_flight * units)
 ``y = in_flight * row_bytes / near``, ``near`` being the unit's own cache.
 The norms of Transformer Engine (``register_norm``) keep a row in registers and read it once, 16 bytes at a time; those
 of PyTorch (``layer_norm``) read it twice.
-A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.
+A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.  It
+takes elements one by one (cuDNN has its ``bn_fw_tr_1C11_kernel_NCHW`` for ``float`` and for ``__half``; PyTorch's
+``batch_norm_collect_statistics_kernel`` updates mean and variance with each), so that units issue as many elements of
+16 bits in a cycle as of 32, half of the bytes (``half_batch_norm``).
+Where the channels of a pixel lie side by side (``nhwc_norm``) all units work on every channel, 16 bytes at a time
+(``batch_norm_collect_statistics_channels_last_kernel`` of PyTorch's ``aten/src/ATen/native/cuda/Normalization.cuh``
+divides pixels among blocks; cuDNN's ``CUDNN_BATCHNORM_SPATIAL_PERSISTENT``, which PyTorch takes for them, too): all of
+the input is gone over before any of it is read again.
 
 What is read and written in turn gets less of some memories than of others, and datasheets tell of which
 (:func:`delivered`).  Products and attention, which hardly write, do not: in products whose weights are read once, L40S
@@ -39,7 +46,8 @@ from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.stream import KINDS, Stream
 
 CLASSES = (
-    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm"
+    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm",
+    "nhwc_norm", "half_batch_norm",
 )  # fmt: skip
 """Kinds with a spread of their own; those without constants in the file have those of ``elementwise``."""
 _CLASS = {"copy": "elementwise", "create": "elementwise"}
@@ -137,26 +145,39 @@ def predict(
     Raises:
         InputError: the device has no memory bandwidth.
     """
-    bandwidth = _constants.bandwidth(device)
-    constants = constants or load()
-    at = CLASS_OF[work.kind]
-    c = StreamColumns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
+    c = _columns(work, constants or load())
     units = float(device.compute_units or UNITS)
-    rate = units * (device.clock_hz or CLOCK)
-    cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * bandwidth)
-    moved = work.read + work.written
-    summed = work.row_bytes > 0
+    cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * _constants.bandwidth(device))
     far = _lost(np.minimum(work.rows, c.in_flight * units) * work.row_bytes / cache)
     near = _lost(c.in_flight * work.row_bytes / near_cache(device))
     again = np.where(work.row_bytes > c.kept, c.again * work.read * far * near, 0.0)
-    busy = np.where(summed, np.minimum(work.rows / units, 1.0), 1.0)
-    memory = (moved + again) / (c.memory * delivered(device) * bandwidth * busy)
-    issue = (moved / c.issue + np.where(summed, work.rows * c.row, 0.0)) / rate
+    busy = np.where(work.row_bytes > 0, np.minimum(work.rows / units, 1.0), 1.0)
+    memory, issue = _bound(work, device, c, again, busy)
     launch = work.kernels * c.launch_s
     body = np.sqrt(memory * memory + issue * issue)
     limit = np.where(memory >= issue, Limit.MEMORY, Limit.COMPUTE)
     limit[launch > body] = Limit.LAUNCH
     return KernelPredictions(launch + body, limit.astype(np.int8))
+
+
+def least(work: Stream, device: Accelerator) -> NDArray[np.float64]:
+    """Seconds that :func:`predict` never says less of: nothing is read again, and no unit is idle.
+
+    A launch and the norm of two sums of what is done: of work that grows by as much with each sample, convex in them.
+    """
+    c = _columns(work, load())
+    return work.kernels * c.launch_s + np.hypot(*_bound(work, device, c, 0.0, 1.0))
+
+
+def _bound(
+    work: Stream, device: Accelerator, c: StreamColumns, again: NDArray[np.float64] | float,
+    busy: NDArray[np.float64] | float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Seconds by the memory, of which ``busy`` of the units use their part, and by what the units issue."""
+    moved, summed = work.read + work.written, work.row_bytes > 0
+    memory = (moved + again) / (c.memory * delivered(device) * _constants.bandwidth(device) * busy)
+    rate = float(device.compute_units or UNITS) * (device.clock_hz or CLOCK)
+    return memory, (moved / c.issue + np.where(summed, work.rows * c.row, 0.0)) / rate
 
 
 def _lost(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -176,6 +197,11 @@ class StreamColumns:
     again: NDArray[np.float64]
     kept: NDArray[np.float64]
     in_flight: NDArray[np.float64]
+
+
+def _columns(work: Stream, constants: dict[str, StreamConstants]) -> StreamColumns:
+    at = CLASS_OF[work.kind]
+    return StreamColumns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
 
 
 def _column(constants: dict[str, StreamConstants], name: str) -> NDArray[np.float64]:

@@ -14,13 +14,14 @@ from triosim.operators import ATTENTION_KERNELS, AttentionWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
-FAMILIES = ("auto", "flash2", "flash3", "trtllm", "triton", "torch", "cudnn", "flash1")
+FAMILIES = ("auto", "flash2", "flash3", "trtllm", "triton", "torch", "cudnn", "flash1", "paged")
 """Kernel families.  ``auto``: the one that the device's architecture would run (see
 :func:`triosim.kernels.physical.attention.family_of`).  ``flash2``: FlashAttention-2 and FlashInfer with the matrix
 instructions of Ampere and Ada; ``flash3``: FlashAttention-3 (Hopper); ``trtllm``: TensorRT-LLM's kernels (Blackwell);
 ``triton``: SGLang's and vLLM's kernels in Triton; ``torch``: PyTorch's own FlashAttention, which on Hopper is the
 second version and elsewhere what ``auto`` is; ``cudnn``: the best that the vendor has for the device; ``flash1``: the
-first version of FlashAttention."""
+first version of FlashAttention; ``paged``: those of serving engines, which on NVIDIA's GPUs before Hopper decode from a
+paged cache by FlashInfer's or their own, and elsewhere are what ``auto`` is."""
 
 
 _FAMILY_OF_KERNEL = np.array([FAMILIES.index(name) for name in ATTENTION_KERNELS], np.int8)

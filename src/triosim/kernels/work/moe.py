@@ -15,10 +15,11 @@ from triosim.operators import ExpertsWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
-FAMILIES = ("triton", "marlin", "cutedsl", "upcast")
+FAMILIES = ("triton", "marlin", "cutedsl", "upcast", "native")
 """Kernel families.  ``triton``: SGLang's and vLLM's fused kernels; ``marlin``: weights of 4 bits under 16-bit
 arithmetic; ``cutedsl``: FlashInfer's kernels for 4-bit floats (Blackwell); ``upcast``: Triton's ``matmul_ogs`` on AMD
-GPUs that know no 4-bit floats, whose vector units make 16 bits of them."""
+GPUs that know no 4-bit floats, whose vector units make 16 bits of them; ``native``: TensorRT-LLM's kernels of weights
+that are 4-bit floats (data-centre Blackwell), which FlashInfer has too: matrix instructions read these as they are."""
 
 QUANTILES = 16
 """Experts of loads that differ stand for as many classes of load."""

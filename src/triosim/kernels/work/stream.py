@@ -79,7 +79,7 @@ def rowwise(name: str, rows: NDArray, length: NDArray, item: float = 4.0, reads:
     """Operators of one kind that read ``reads`` tensors of ``rows x length`` elements and write one."""
     rows, length = np.asarray(rows, float), np.asarray(length, float)
     size = rows * length * item
-    summed = name in ("softmax", "layer_norm", "batch_norm")
+    summed = name in ("softmax", "layer_norm", "batch_norm", "half_batch_norm", "nhwc_norm")
     ones = np.ones(len(rows))
     return Stream(
         np.full(len(rows), CODE[name], np.int8), reads * size, size, rows if summed else ones,

@@ -44,6 +44,7 @@ class SgLang(Policy):
     joins_shared: ClassVar[bool] = True
     all_reduce: ClassVar[str] = "custom"
     tuned_tiles: ClassVar[str] = "sglang"
+    casts_experts: ClassVar[bool] = True  # flashinfer_mxfp4_moe_precision "default"; vLLM asks for it by a variable
     step_host: ClassVar[StepHost] = SGLANG
     keeps_states: ClassVar[str] = "share"
     overlaps: ClassVar[bool] = True

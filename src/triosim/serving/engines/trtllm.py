@@ -47,6 +47,7 @@ class TrtLlm(Policy):
     step_host: ClassVar[StepHost] = TRTLLM
     keeps_states: ClassVar[str] = "slots"
     library_products: ClassVar[bool] = True  # tensorrt_llm/_torch/modules/linear.py, cublas_scaled_mm: cuBLASLt
+    casts_experts: ClassVar[bool] = True  # tensorrt_llm/_torch/model_config.py, get_mxfp4_quant_algo
     overlaps: ClassVar[bool] = True
     front_s: ClassVar[float] = FRONT_S
     fused_casts: ClassVar[frozenset[str]] = frozenset({"all-reduce", "activation", "attention"})

@@ -9,6 +9,8 @@ ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
 """See :attr:`LayerKernels.attention`."""
 NORMS = ("one", "composed", "wide")
 """See :attr:`LayerKernels.norms`."""
+LOSSES = ("", "fused", "composed", "in-place")
+"""See :attr:`LayerKernels.loss`."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class LayerKernels:
         attention: kernels of attention.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run.
-        fused_loss: whether cross entropy is one kernel; None follows ``fused``.
+        loss: how cross entropy is run: by one kernel, operator by operator in float32 with a tensor for each step, or
+            in steps that all write over one float32 copy of the scores; ``""`` is one kernel if ``fused``.
         fused_gate: whether SwiGLU is; None follows ``fused``.
         composed_gelu: whether the approximation of GELU by tanh that configurations call ``gelu_new`` is spelled out in
             eight operators; one otherwise.
@@ -43,7 +46,7 @@ class LayerKernels:
     attention: str = "auto"
     fused_softmax: bool = True
     norms: str = "one"
-    fused_loss: bool | None = None
+    loss: str = ""
     fused_gate: bool | None = None
     composed_gelu: bool = False
     stored_gate: str = ""
@@ -58,17 +61,19 @@ class LayerKernels:
         """Refuse a kernel that nobody knows.
 
         Raises:
-            InputError: of attention, or of norms.
+            InputError: of attention, of norms, or of the loss.
         """
         if self.attention not in ATTENTIONS:
             raise unknown("attention", self.attention, ATTENTIONS)
         if self.norms not in NORMS:
             raise unknown("norms", self.norms, NORMS)
+        if self.loss not in LOSSES:
+            raise unknown("loss", self.loss, LOSSES)
 
     @property
-    def one_loss(self) -> bool:
-        """Whether cross entropy is one kernel."""
-        return self.fused if self.fused_loss is None else self.fused_loss
+    def how_loss(self) -> str:
+        """How cross entropy is run, one of the last three of :data:`LOSSES`."""
+        return self.loss or ("fused" if self.fused else "composed")
 
     @property
     def one_gate(self) -> bool:

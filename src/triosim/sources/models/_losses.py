@@ -11,9 +11,11 @@ class LossLayers(PointwiseLayers):
 
     def cross_entropy(self, scores: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy of [rows, classes] against [rows], computed in float32."""
-        if self.kernels.one_loss:
+        if self.kernels.how_loss == "fused":
             return self._fused_cross_entropy(scores, target)
         scores = self.to(scores, "float32")  # as autocast does, and models without it
+        if self.kernels.how_loss == "in-place":
+            return self._cross_entropy_in_place(scores, target)
         log_p = self._like(scores)
         args = {"dim": 1, "half_to_float": False}
         row = self.operator("aten::_log_softmax", ("self",), (scores,), (log_p,), args)
@@ -48,6 +50,23 @@ class LossLayers(PointwiseLayers):
             dx = self.overwritten(scores, False)
             roles = ("grad_output", "input", "target", "logsumexp")
             self.operator(f"{name}_backward", roles, (g, scores, target, logsumexp), (dx,))
+            self.give(scores, dx)
+
+        self.derivative(row, (loss,), rule)
+        return loss
+
+    def _cross_entropy_in_place(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Megatron's for a vocabulary in parts, one operator for its steps: the softmax takes the place of the scores,
+        and their gradient that of the softmax."""
+        name = "megatron::vocab_parallel_cross_entropy"
+        loss = self.tensor((), "float32", needs_grad=scores.needs_grad)
+        softmax = self.overwritten(scores, False)
+        row = self.operator(name, ("input", "target"), (scores, target), (loss, softmax))
+
+        def rule(g: Tensor) -> None:
+            dx = self.overwritten(softmax, False)
+            roles = ("grad_output", "input", "target")
+            self.operator(f"{name}_backward", roles, (g, softmax, target), (dx,))
             self.give(scores, dx)
 
         self.derivative(row, (loss,), rule)

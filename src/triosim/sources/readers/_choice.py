@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
-from triosim.sources.readers._host import QUEUE, KernelLaunch, blocked
+from triosim.sources.readers._host import QUEUE
+
+_PIECE = 1 << 16
+"""Rows of a column that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +31,23 @@ class StepMark:
 class DeviceColumns:
     """All that a profile shows of devices, in the order of the file; times in ns.
 
+    Large profiles have millions of rows: columns are of the narrowest type that holds them (:func:`narrow`).
+
     Attributes:
         device, stream: where it ran.
         start, duration: when.
-        call, returned: when the call that launched it began and returned; ``call`` is ``start`` where it is not known.
+        call, calling: when the call that launched it began, and how long it took; ``start`` and 0 where it is not
+            known.
         linked: whether it is known.
         communication: whether it is a communication kernel.
     """
 
-    device: NDArray[np.int64]
-    stream: NDArray[np.int64]
+    device: NDArray[np.signedinteger]
+    stream: NDArray[np.signedinteger]
     start: NDArray[np.int64]
-    duration: NDArray[np.int64]
+    duration: NDArray[np.signedinteger]
     call: NDArray[np.int64]
-    returned: NDArray[np.int64]
+    calling: NDArray[np.signedinteger]
     linked: NDArray[np.bool_]
     communication: NDArray[np.bool_]
 
@@ -52,13 +58,23 @@ class DeviceColumns:
         """Some rows of it."""
         return DeviceColumns(**{name: column[kept] for name, column in vars(self).items()})
 
-    def blocked(self) -> list[tuple[int, int]]:
-        """Calls that found the queue of launches full; see :func:`~triosim.sources.readers._host.blocked`."""
-        call, ends = np.sort(self.call[self.linked]), np.sort((self.start + self.duration)[self.linked])
-        if not np.any(np.arange(len(call)) - np.searchsorted(ends, call, "right") >= QUEUE):
+    def blocked(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Calls that found the queue of launches full: when they waited for a place in it between two times, ns.
+
+        Such a call lasts until a kernel ends; what it costs otherwise is the median of the calls that did not wait.
+        """
+        call = self.call[self.linked]
+        ends = np.sort((self.start + self.duration)[self.linked])
+        if not np.any(np.arange(len(call)) - np.searchsorted(ends, np.sort(call), "right") >= QUEUE):
             return []
-        columns = (self.call, self.returned, self.stream, self.start, self.start + self.duration)
-        return blocked([KernelLaunch(*row) for row in zip(*(c[self.linked].tolist() for c in columns), strict=True)])
+        columns = (self.duration, self.start, self.stream, self.calling)  # the order of equally early calls
+        order = np.lexsort((*(c[self.linked] for c in columns), call))
+        call, calling = call[order], self.calling[self.linked][order]
+        full = np.arange(len(call)) - np.searchsorted(ends, call, "right") >= QUEUE
+        usual = np.median(calling[~full]) if not full.all() else 0
+        waited, returned = call + int(usual), call + calling
+        full &= (calling > usual) & (waited < end) & (returned > begin)
+        return list(zip(waited[full].tolist(), returned[full].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -144,15 +160,13 @@ def choose(
 
 def _one_device(work: DeviceColumns) -> tuple[int | None, DeviceColumns, tuple[str, ...]]:
     """Keep the device that worked most; a trace is of one."""
-    devices, of = np.unique(work.device, return_inverse=True)
+    devices = np.unique(work.device)
+    if len(devices) < 2:
+        return (int(devices[0]) if len(devices) else None), work, ()
     busy = np.zeros(len(devices), np.int64)
-    np.add.at(busy, of, work.duration)
-    if not len(devices):
-        return None, work, ()
+    np.add.at(busy, np.searchsorted(devices, work.device), work.duration)
     most = int(np.argmax(busy))
     kept = int(devices[most])
-    if len(devices) == 1:
-        return kept, work, ()
     others = int(busy.sum() - busy[most])
     note = (
         f"the file shows devices {', '.join(map(str, devices.tolist()))}: only device {kept} is kept, "
@@ -176,23 +190,29 @@ def _median(
     starts, until = column([m.start for m in marks]), column(ends)
     steps = len(marks)
 
-    def sums(times: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> list[int]:
-        """How many of some times lie in each step, or their weights added up."""
-        at = np.searchsorted(starts, times, "right") - 1
-        inside = (at >= 0) & (times < until[at])
+    def sums(times: NDArray[np.int64], counted: NDArray[np.bool_], weights: NDArray[np.signedinteger]) -> list[int]:
+        """Weights of those of some times that count, added up over each step."""
         total = np.zeros(steps, np.int64)
-        np.add.at(total, at[inside], 1 if weights is None else weights[inside])
+        for begin in range(0, len(times), _PIECE):  # not in columns as long as the file's
+            piece = slice(begin, begin + _PIECE)
+            found, weight = times[piece][counted[piece]], weights[piece][counted[piece]]
+            at = np.searchsorted(starts, found, "right") - 1
+            inside = (at >= 0) & (found < until[at])
+            np.add.at(total, at[inside], weight[inside])
         return [int(t) for t in total]
+
+    def count(times: NDArray[np.int64], counted: NDArray[np.bool_]) -> list[int]:
+        return sums(times, counted, np.ones(len(times), np.int8))
 
     shared = [0] * steps
     if functions and len(seen.functions):
-        covered = np.isin(seen.functions, column(n for n in functions if n > 0))
-        shared = sums(seen.calls[covered])
+        shared = count(seen.calls, np.isin(seen.functions, column(n for n in functions if n > 0)))
     if len(work):
-        kernels = work.only(~work.communication)
-        times, counts = sums(kernels.call, kernels.duration), sums(kernels.call)
+        kernels = ~work.communication
+        times, counts = sums(work.call, kernels, work.duration), count(work.call, kernels)
     else:
-        times, counts = [end - m.start for m, end in zip(marks, ends, strict=True)], sums(seen.calls)
+        times = [end - m.start for m, end in zip(marks, ends, strict=True)]
+        counts = count(seen.calls, np.ones(len(seen.calls), np.bool_))
     usual = statistics.median(counts)
     complete = [i for i, count in enumerate(counts) if count >= 0.9 * usual]
     if max(shared) > 0:
@@ -203,3 +223,10 @@ def _median(
 def column(times: Iterable[int]) -> NDArray[np.int64]:
     """Whole numbers as a column; what is too large for one, as only damaged files have it, is the largest."""
     return np.fromiter((min(time, 2**63 - 1) for time in times), np.int64)
+
+
+def narrow(values: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
+    """A column in the narrowest type that holds its values."""
+    least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    kinds = (np.int8, np.int16, np.int32, np.int64)
+    return values.astype(next(k for k in kinds if np.iinfo(k).min <= least and most <= np.iinfo(k).max))

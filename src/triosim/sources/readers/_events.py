@@ -19,59 +19,57 @@ from triosim.core import guarded
 from triosim.core.dataclass import dataclass
 
 try:
-    from triosim.sources.readers._profile import ProfileEvents
+    from triosim.sources.readers._profile import EventTable, ProfileEvents
 except ImportError:  # there was no compiler when TrioSim was installed
     ProfileEvents = None  # type: ignore[assignment,misc]
-
-CALL, WORK, LAUNCH, MODULE, SHAPED = range(5)
-"""Kinds of events: a call of an operator or an annotation, something on a device, a call of the device's runtime, a
-module, a call that was recorded with the shapes of its inputs."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class EventIndex:
-    """The events of a file that count, in its order.
+    """The events of a file that count.
+
+    A table has a row for each event of one kind, in the order of the file: ``offset`` and ``length`` of its text,
+    ``start`` (ns) and ``name``, a row of ``names``.  The columns are packed, a dozen bytes an event; each access to
+    one unpacks it.
 
     Attributes:
         path: the file.
-        offset, length: where each lies in the (decompressed) file, bytes.
-        start: when each began, ns.
-        kind: what each is.
-        name: row of ``names``.
         names: all names that occur.
-        others: rows of all but calls; ``duration`` (ns) and ``correlation`` are of these.
-        works: rows of what ran on a device; ``device`` and ``stream`` are of these.
-        function: "Record function id" of each call, -1 for none; empty where it was not asked for.
+        calls: of operators, and annotations; with ``shaped``, 1 where the shapes of inputs were recorded, and
+            ``function``, "Record function id" or -1, empty where it was not asked for.
+        launches: calls of the device's runtime, with ``duration`` (ns) and ``correlation``, -1 for none.
+        works: what ran on a device, with the same and ``device`` and ``stream``.
+        modules: with ``duration``.
+        launch: the row of the launch of each work, -1 for none.
         parts: what else the file holds, by key: offset and length of ``"key": value``.
+        skipped: bytes before what offsets count from.
     """
 
     path: Path
-    offset: NDArray[np.int64]
-    length: NDArray[np.int32]
-    start: NDArray[np.int64]
-    kind: NDArray[np.uint8]
-    name: NDArray[np.int32]
     names: tuple[str, ...]
-    others: NDArray[np.int64]
-    duration: NDArray[np.int64]
-    correlation: NDArray[np.int64]
-    works: NDArray[np.int64]
-    device: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    function: NDArray[np.int64]
+    calls: EventTable
+    launches: EventTable
+    works: EventTable
+    modules: EventTable
+    launch: NDArray[np.int32]
     parts: tuple[tuple[int, int], ...]
+    skipped: int
 
     def top(self, keys: Sequence[str]) -> dict[str, Any]:
         """The values under some keys of the file."""
         starts = tuple(f'"{key}"'.encode() for key in keys)
-        found = [text for text in guarded.slices(self.path, self.parts) if text.startswith(starts)]
+        places = [(self.skipped + offset, length) for offset, length in self.parts]
+        found = [text for text in guarded.slices(self.path, places) if text.startswith(starts)]
         return dict(self._json(b"{" + b",".join(found) + b"}"))
 
-    def events(self, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Some events as the file has them, in the order of ``rows``, which ascend; fractions are texts."""
-        places = zip(self.offset[rows].tolist(), self.length[rows].tolist(), strict=True)
+    def events(self, *rows: tuple[EventTable, NDArray[np.bool_]]) -> list[dict[str, Any]]:
+        """The rows of some tables that are marked, as the file has them and in its order; fractions are texts."""
+        offset = np.concatenate([table.offset[kept] for table, kept in rows]) + self.skipped
+        length = np.concatenate([table.length[kept] for table, kept in rows])
+        order = np.argsort(offset)
+        places = zip(offset[order].tolist(), length[order].tolist(), strict=True)
         return list(self._json(b"[" + b",".join(guarded.slices(self.path, places)) + b"]"))
 
     def _json(self, text: bytes) -> Any:
@@ -110,20 +108,14 @@ def index(path: Path, functions: bool) -> EventIndex | None:
         return None
     return EventIndex(
         path=path,
-        offset=found.offset + skipped if skipped else found.offset,
-        length=found.length,
-        start=found.start,
-        kind=found.kind,
-        name=found.name,
         names=_names(found.names, path),
-        others=np.flatnonzero((found.kind != CALL) & (found.kind != SHAPED)),
-        duration=found.duration,
-        correlation=found.correlation,
-        works=np.flatnonzero(found.kind == WORK),
-        device=found.device,
-        stream=found.stream,
-        function=found.function,
-        parts=tuple((offset + skipped, length) for offset, length in found.parts),
+        calls=found.calls,
+        launches=found.launches,
+        works=found.works,
+        modules=found.modules,
+        launch=found.launch_of_works(),
+        parts=tuple(found.parts),
+        skipped=skipped,
     )
 
 

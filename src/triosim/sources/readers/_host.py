@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 QUEUE = 1000
@@ -64,21 +64,6 @@ def following(kernels: Iterable[KernelLaunch]) -> LaunchGaps:
         return max(statistics.median(found), 0) * 1e-9 if len(found) >= FEWEST else None
 
     return LaunchGaps(median(delays), median(gaps))
-
-
-def blocked(kernels: Sequence[KernelLaunch]) -> list[tuple[int, int]]:
-    """Calls that found the queue of launches full: when they waited for a place in it, ns.
-
-    Such a call lasts until a kernel ends; what it costs otherwise is the median of the calls that did not wait.
-    """
-    calls = sorted(kernels)
-    ends = sorted(k.end for k in kernels)
-    full = [k for i, k in enumerate(calls) if i - bisect_right(ends, k.call) >= QUEUE]
-    if not full:
-        return []
-    waited = set(full)
-    usual = statistics.median([k.returned - k.call for k in calls if k not in waited] or [0])
-    return [(k.call + int(usual), k.returned) for k in full if k.returned - k.call > usual]
 
 
 class HostClock:

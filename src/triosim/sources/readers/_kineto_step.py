@@ -128,7 +128,9 @@ def step_trace(path: Path, file: ProfileFile, choice: StepChoice, recording: Rec
     gpu = choice.device is not None
     host, launching = {id(row): row.host_s for row, _ in found}, dict[int, float]()
     if gpu:
-        launching = _charge(found, work, [*waits, *choice.work.blocked()], begin, end, choice.label not in ("", "all"))
+        last = max([end, *(n.end for n in nodes), *(w.launch.end for w in work if w.launch)])
+        full = choice.work.blocked(begin, last)
+        launching = _charge(found, work, [*waits, *full], begin, end, choice.label not in ("", "all"))
         _mark_waits(found, waits)
     else:
         for row, _ in found:

@@ -30,8 +30,8 @@ from triosim.operators import argument_names, canonical
 from triosim.sources.readers import _communication as communication
 from triosim.sources.readers import _events
 from triosim.sources.readers._arguments import dimensions, dtype, written_constant
-from triosim.sources.readers._choice import DeviceColumns, ProfileOverview, StepChoice, StepMark, choose, column
-from triosim.sources.readers._events import CALL, LAUNCH, MODULE, SHAPED, EventIndex
+from triosim.sources.readers._choice import DeviceColumns, ProfileOverview, StepChoice, StepMark, choose, column, narrow
+from triosim.sources.readers._events import EventIndex
 from triosim.sources.readers._execution import Recording, is_execution_trace
 from triosim.sources.readers._files import contains, files, head, parse_json
 from triosim.sources.readers._kineto_step import DeviceInterval, ProfileFile, RuntimeCall, ThreadSpan, step_trace
@@ -124,74 +124,69 @@ def _read_part(
     path: Path, index: EventIndex, step: str, functions: Mapping[int, Any] | None
 ) -> tuple[ProfileFile, StepChoice] | None:
     """The same of one marked step, from an index of the file; None where no step is marked."""
+    calls, launches, works, modules = index.calls, index.launches, index.works, index.modules
     marking = np.array([bool(_STEP.search(name)) for name in index.names], np.bool_)
-    calling = (index.kind == CALL) | (index.kind == SHAPED)
-    marks, calls = calling & marking[index.name], calling & ~marking[index.name]
-    if not marks.any() or not (calls.any() or len(index.works)):
+    marks = marking[calls.name]
+    if not marks.any() or (marks.all() and not len(index.launch)):
         return None
-    spans = _parse(path, index.events(np.flatnonzero(marks)), {}).steps
-    launches = index.others[index.kind[index.others] == LAUNCH]
-    numbered = np.full(len(index.kind), -1, np.int64)
-    numbered[index.others] = index.correlation
-    duration = np.zeros(len(index.kind), np.int64)
-    duration[index.others] = index.duration
-    # of launches of the same number the earliest counts, of equally early ones the first in the file
-    known = launches[numbered[launches] >= 0]
-    known = known[np.argsort(index.start[known], kind="stable")]
-    numbers, first = np.unique(numbered[known], return_index=True)
-    known = known[first]
-    wanted = numbered[index.works]
-    at = np.minimum(np.searchsorted(numbers, wanted), max(len(numbers) - 1, 0))
-    linked = numbers[at] == wanted if len(numbers) else np.zeros(len(wanted), np.bool_)
-    by = known[at[linked]]
-    call, returned = index.start[index.works], index.start[index.works]
-    call[linked], returned[linked] = index.start[by], index.start[by] + duration[by]
-    moving = np.array([communication.is_communication_kernel(name) for name in index.names], np.bool_)
-    work = DeviceColumns(
-        device=index.device,
-        stream=np.where(index.stream >= 0, index.stream % 2**31, -1),
-        start=index.start[index.works],
-        duration=duration[index.works],
-        call=call,
-        returned=returned,
-        linked=linked,
-        communication=moving[index.name[index.works]],
-    )
+    spans = _parse(path, index.events((calls, marks)), {}).steps
     seen = ProfileOverview(
         marks=tuple(StepMark(s.name, s.start, s.end) for s in spans),
-        work=work,
-        calls=index.start[calls],
-        functions=index.function[~marking[index.name[calling]]] if functions is not None else index.function,
-        shapes=bool(np.any(index.kind[calls] == SHAPED)),
+        work=_device_columns(index),
+        calls=calls.start[~marks],
+        functions=calls.function if functions is None else calls.function[~marks],
+        shapes=bool(np.any(calls.shaped[~marks])),
     )
     choice = choose(path, seen, step, functions, lambda: (0, 0))
     begin, end = choice.begin, choice.end
 
-    def during(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return (begin <= index.start[rows]) & (index.start[rows] < end)
+    def during(start: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return (begin <= start) & (start < end)
 
-    kept = np.zeros(len(index.kind), np.bool_)
-    kept[calls] = during(np.flatnonzero(calls))
-    kept[index.works] = (begin <= call) & (call < end) & (index.device == choice.device)
-    kept[launches] = during(launches)
-    tied = np.unique(numbered[kept])
-    kept[launches] |= np.isin(numbered[launches], tied[tied >= 0])
-    modules = index.others[index.kind[index.others] == MODULE]
-    kept[modules] = (index.start[modules] < end) & (index.start[modules] + duration[modules] > begin)
+    called, worked, launched = during(calls.start) & ~marks, during(seen.work.call), during(launches.start)
+    worked &= seen.work.device == choice.device
+    tied = np.unique(np.concatenate([works.correlation[worked], launches.correlation[launched]]))
+    launched |= np.isin(launches.correlation, tied[tied >= 0])
+    inside = (modules.start < end) & (modules.start + modules.duration > begin)
     top = index.top(("deviceProperties", "distributedInfo"))
-    return _parse(path, index.events(np.flatnonzero(kept)), top), choice
+    events = index.events((calls, called), (launches, launched), (works, worked), (modules, inside))
+    return _parse(path, events, top), choice
+
+
+def _device_columns(index: EventIndex) -> DeviceColumns:
+    """What an index shows of devices."""
+    launches, works = index.launches, index.works
+    linked = index.launch >= 0
+    by = index.launch[linked]
+    call = works.start
+    call[linked] = launches.start[by]
+    calling = np.zeros(len(call), np.int64)
+    calling[linked] = launches.duration[by]
+    stream = works.stream
+    stream[stream >= 0] %= 2**31
+    moving = np.array([communication.is_communication_kernel(name) for name in index.names], np.bool_)
+    return DeviceColumns(
+        device=narrow(works.device),
+        stream=narrow(np.maximum(stream, -1)),
+        start=works.start,
+        duration=narrow(works.duration),
+        call=call,
+        calling=narrow(calling),
+        linked=linked,
+        communication=moving[works.name],
+    )
 
 
 def _overview(file: ProfileFile) -> ProfileOverview:
     """What a file shows as a whole."""
     work = file.work
     columns = DeviceColumns(
-        device=column(w.device for w in work),
-        stream=column(w.stream for w in work),
+        device=narrow(column(w.device for w in work)),
+        stream=narrow(column(w.stream for w in work)),
         start=column(w.start for w in work),
-        duration=column(w.duration for w in work),
+        duration=narrow(column(w.duration for w in work)),
         call=column(w.issued for w in work),
-        returned=column(w.launch.end if w.launch else w.start for w in work),
+        calling=narrow(column(w.launch.end - w.launch.start if w.launch else 0 for w in work)),
         linked=np.array([w.launch is not None for w in work], np.bool_),
         communication=np.array([communication.is_communication_kernel(w.name) for w in work], np.bool_),
     )

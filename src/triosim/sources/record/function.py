@@ -207,7 +207,7 @@ class _Session:
             workload = type(main).__name__ if main is not None else getattr(self.step, "__name__", "step")
         return Meta(
             made_by="triosim.record", workload=workload, framework=framework(), batch_size=now.batch,
-            sequence_length=now.sequence, notes=tuple(notes), **more,
+            sequence_length=now.sequence, float32_products=float32_products(), notes=tuple(notes), **more,
         )  # fmt: skip
 
     @staticmethod
@@ -376,3 +376,8 @@ def device_name(kind: str) -> str:
 def framework() -> str:
     """Name and version of the framework."""
     return f"torch {torch.__version__.partition('+')[0]}"
+
+
+def float32_products() -> str:
+    """What the framework lets matrix products of float32 be rounded to on a GPU, as traces say it."""
+    return "" if torch.get_float32_matmul_precision() == "highest" else "tfloat32"

@@ -35,6 +35,7 @@ from triosim.sources.record.function import (
     StepStopwatch,
     apply_kernels,
     device_name,
+    float32_products,
     framework,
     measurable,
     one_thread,
@@ -284,6 +285,7 @@ class _Recording:
         dropped = _unrelated(chosen)
         meta = Meta(
             made_by="triosim.record", workload=self.path.stem, framework=framework(),
+            float32_products=float32_products(),
             steps=tuple(str(i.number) for i in self.found), step=str(chosen.number),
             notes=(WITHOUT_HARDWARE,) if self.fake else (),
         )  # fmt: skip

@@ -146,7 +146,7 @@ def arguments(known: Signature, args: tuple, kwargs: dict[str, Any]) -> Argument
         # The schema marks the gradients as written because unscaling may happen in place; without a scale it does not.
         gradients = {id(t) for t, role in zip(sorted_.reads, sorted_.roles, strict=True) if role == "grads"}
         sorted_.writes[:] = [t for t in sorted_.writes if id(t) not in gradients]
-    if "convolution" in known.base and any(
+    if ("convolution" in known.base or "batch_norm" in known.base) and any(
         _side_by_side(t) for t, role in zip(sorted_.reads, sorted_.roles, strict=True) if role in _LAYS_OUT
     ):
         sorted_.rest[LAYOUT] = CHANNELS_LAST
@@ -154,7 +154,8 @@ def arguments(known: Signature, args: tuple, kwargs: dict[str, Any]) -> Argument
 
 
 _LAYS_OUT = ("input", "self", "weight")
-"""Arguments of a convolution whose layout decides in which it runs (``cudnn_conv_suggest_memory_format``)."""
+"""Arguments of a convolution whose layout decides in which it runs (``cudnn_conv_suggest_memory_format``); of a batch
+norm it is the input (its weight is a vector)."""
 
 
 def _side_by_side(tensor: Tensor) -> bool:
