@@ -1,15 +1,18 @@
 """Fill the outputs of the pages under docs/ from real runs.
 
-    python docs/make_outputs.py [--data ../shared/data]
+    python docs/make_outputs.py [--data ../shared/data] [PAGE ...]
 
 Each passage between ``<!-- run: COMMAND -->`` and ``<!-- end -->`` becomes what the command prints, one run after
 another in one folder that has the project's examples/; ``<!-- run 12: COMMAND -->`` its first twelve lines;
-``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
+``<!-- judge: NAME -->`` what that judge prints, where there is measured data.  Within a sentence
+``<!-- time: COMMAND -->`` and ``<!-- memory: COMMAND -->`` become what an iteration takes and what the fullest device
+needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -18,20 +21,27 @@ import sys
 import tempfile
 from pathlib import Path
 
+from triosim.core.units import format_bytes, format_time
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "accelerators.md", "calibration.md", "energy.md", "cost.md", "jobs.md", "edge.md", "pim.md", "explore.md",
-    "posttraining.md", "systems.md",
+    "plans.md", "posttraining.md", "systems.md",
 )  # fmt: skip
 WIDTH = "100"
 PASSAGE = re.compile(r"<!-- (run|judge)(?: (\d+))?: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+FIGURE = re.compile(r"<!-- (time|memory): (.*?) -->[^<]*<!-- end -->")
 
 
 def main() -> None:
     """Rewrite the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    data: Path = parser.parse_args().data.resolve()
+    parser.add_argument(
+        "pages", nargs="*", metavar="PAGE", default=PAGES, help=f"of {', '.join(PAGES)}; all by default"
+    )
+    options = parser.parse_args()
+    data: Path = options.data.resolve()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(ROOT / "examples")
 
@@ -51,9 +61,19 @@ def main() -> None:
             marked = f"{kind} {most}" if most else kind
             return f"<!-- {marked}: {words} -->\n```{language}\n$ {command}\n{shown}```\n<!-- end -->"
 
-        for name in PAGES:
+        def told(match: re.Match[str]) -> str:
+            kind, words = match.groups()
+            command = [sys.executable, "-m", "triosim", *shlex.split(words)[1:], "--json", "-"]
+            found = json.loads(_printed(command, Path(folder)))
+            figure = format_time(found["iteration_time_s"])
+            if kind == "memory":
+                figure = format_bytes(found["memory"]["reserved_bytes"] + found["memory"]["context_bytes"])
+            return f"<!-- {kind}: {words} -->{figure}<!-- end -->"
+
+        for name in options.pages:
             page = ROOT / "docs" / name
-            page.write_text(PASSAGE.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")
+            text = PASSAGE.sub(filled, page.read_text(encoding="utf-8"))
+            page.write_text(FIGURE.sub(told, text), encoding="utf-8")
 
 
 def _printed(command: list[str], folder: Path) -> str:

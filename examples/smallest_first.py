@@ -6,8 +6,8 @@ from triosim.engine.solver import Sharing
 
 @registered
 class SmallestFirst(Sharing):
-    def start(self, wires):
-        super().start(wires)
+    def start(self, network):
+        super().start(network)
         self.flows = {}
 
     def rates(self, now, joined, left):

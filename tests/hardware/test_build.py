@@ -13,6 +13,7 @@ from tests.hardware.graphs import distances, edges_of
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.build import accelerator, flat, from_file
+from triosim.hardware.cluster import sources
 from triosim.hardware.system import Link, System, Tier
 from triosim.hardware.topology import TOPOLOGIES
 
@@ -188,3 +189,9 @@ def test_what_a_file_leaves_out_of_a_link_is_said_with_where_it_is_from(tmp_path
     assert any("as of NVLink4, for the file states none" in source for source in from_file(file).sources)
     file.write_text("\n".join([*lines, 'latency = "0 us"', 'overhead = "0 us"']))
     assert not any("the file states none" in source for source in from_file(file).sources)
+
+
+def test_a_source_is_said_once() -> None:
+    device = Accelerator("x", source="a datasheet")
+    assert sources([device, device], [Link(1e9)], "pair: its makers") == ("pair: its makers", "x: a datasheet")
+    assert sources([UNNAMED], [Link(1e9)]) == ()

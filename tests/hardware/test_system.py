@@ -60,7 +60,7 @@ def system(names, pairs, devices=2, **more):
 
 def test_columns_of_a_system():
     rows = [*both_ways(0, 1, Link(2e9, 1e-6, 3e-6, "wire")), *both_ways(0, 2, LINK, Tier.HOST)]
-    s = assemble("s", [UNNAMED], [0, 0], [0, 1], ["a", "b", "h"], [2, -1], rows, sources=["x", "", "x"])
+    s = assemble("s", [UNNAMED], [0, 0], [0, 1], ["a", "b", "h"], [2, -1], rows)
     assert (s.devices, s.nodes, s.servers) == (2, 3, 2)
     assert s.edge_source.tolist() == [0, 1, 0, 2]
     assert s.edge_target.tolist() == [1, 0, 2, 0]
@@ -69,7 +69,6 @@ def test_columns_of_a_system():
     assert s.overhead.tolist() == [3e-6, 3e-6, 0, 0]
     assert s.edge_name == ("wire", "wire", "", "")
     assert s.edge_tier.tolist() == [0, 0, 2, 2]
-    assert s.sources == ("x",)
     assert s.model(1) is UNNAMED
 
 

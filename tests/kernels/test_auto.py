@@ -13,7 +13,6 @@ from tests.kernels.example import DEVICE, OTHER, UNKNOWN, job, one, step
 from tests.kernels.test_changes import marked
 from triosim.core.errors import InputError
 from triosim.kernels.anchoring import load as load_anchoring
-from triosim.kernels.device_distance import distance
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.models.auto import Auto
@@ -21,6 +20,7 @@ from triosim.kernels.models.physical import PhysicalBaseModel
 from triosim.kernels.models.roofline import RooflineBaseModel
 from triosim.kernels.pack import load
 from triosim.kernels.pricing import price
+from triosim.kernels.transfer import distance
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Kernels, Meta, Phase
 from triosim.transform.rescale import rescale

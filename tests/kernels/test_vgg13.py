@@ -14,11 +14,11 @@ from validation.fit import anchoring as fit_anchoring
 
 import triosim
 from tests.data import shared
+from tests.kernels.quadrature import by_class, half_width
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
-from triosim.kernels.uncertainty import by_class, half_width
 from triosim.operators import kind
 from triosim.sources.readers.triosim_csv import TriosimCsv
 from triosim.trace.tables import Phase, Trace

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.kernels.quadrature import by_class, half_width
 from tests.traces import chain
 from triosim.composition import software
 from triosim.kernels.anchoring import load as anchoring
-from triosim.kernels.uncertainty import half_width
 from triosim.prediction import uncertainty as module
 from triosim.prediction.result import Cause
 from triosim.prediction.result.words import unsure
@@ -41,7 +41,6 @@ def test_independent_classes_add_in_quadrature():
     from triosim.hardware.catalog import accelerator
     from triosim.kernels.model import PricingJob
     from triosim.kernels.pricing import price
-    from triosim.kernels.uncertainty import by_class
 
     times = price(PricingJob(job, accelerator("H100"), job, None))
     width = np.hypot(half_width(*by_class(times, job)), software.spread(job, ""))

@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch")
 from triosim.core.errors import InputError  # noqa: E402
 from triosim.trace.store import load  # noqa: E402
 from triosim.validate.kit import language, vision  # noqa: E402
-from triosim.validate.kit.parts import PARTS  # noqa: E402
-from triosim.validate.kit.recorder import record_parts  # noqa: E402
+from triosim.validate.kit.recorder import PARTS, record_parts  # noqa: E402
 
 PARAMETERS = {  # as torchvision and transformers count them
     "resnet18": 11_689_512, "resnet50": 25_557_032, "resnet152": 60_192_808, "densenet121": 7_978_856,

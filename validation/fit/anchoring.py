@@ -33,9 +33,9 @@ from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.kernels.anchoring import SCHEMA
 from triosim.kernels.arithmetic import rate
-from triosim.kernels.device_distance import distance
 from triosim.kernels.pack import RooflinePack, join, load
 from triosim.kernels.physical import gemm, kinds
+from triosim.kernels.transfer import distance
 from triosim.kernels.work import stream
 from triosim.kernels.work.stream import Stream
 

@@ -18,6 +18,7 @@ from triosim.cli.sweep import SweepCommand, check_alone, sweep
 from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
+    from triosim.energy.options import EnergyOptions
     from triosim.engine.stats import Stats
     from triosim.fidelity import Fidelity
     from triosim.hardware.accelerator import Accelerator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from triosim.plan import Plan
     from triosim.prediction.result import Result
     from triosim.prediction.variation import Variation
+    from triosim.search.clock_search import BestClock
     from triosim.stacks import Stack
     from triosim.trace.tables import Trace
 
@@ -94,13 +96,7 @@ def _predict(options: Options, training: bool) -> None:
 
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        energy = energy_options(options)
-        for name, _ in energy.calibrated:
-            if name not in (model.name for model in system.models):
-                there = ", ".join(dict.fromkeys(model.name for model in system.models))
-                raise InputError(
-                    f"--energy {options.energy} is of {quoted(name)}, and the devices are {there}: leave it out"
-                )
+        energy = _energy_of(options, system)
         varies = variation_of(options)
 
         def predict(machine: System) -> Result:
@@ -111,23 +107,12 @@ def _predict(options: Options, training: bool) -> None:
 
         found = best_of(options, predict, system)
         result = found.result if found is not None else predict(system)
-        paid = any((options.tokens, options.at, options.grid, options.price, options.pay))
-        unpriced = paid and result.cost is None  # what makes no sense of these is said before anything is shown
+        unpriced = _asks_for_cost(options) and result.cost is None  # what makes no sense of it is said before the rest
         progress("writing")
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
     if wants_summary(*outputs, options.chakra):
-        from triosim.cli.streams import rich_console
-        from triosim.report.terminal import clocks, summary
-
-        summary(result, rich_console())
-        if result.cost is not None and paid:
-            from triosim.report.cost import show
-
-            print()
-            show(result.cost, rich_console(), sources=False)
-        if found is not None:
-            clocks(found, rich_console())
+        _show(result, found, options)
     say(lines, *outputs)
     if unpriced:
         note("warning   what the job costs is not known, for nobody says what these devices draw: give tdp_w in a file")
@@ -136,6 +121,42 @@ def _predict(options: Options, training: bool) -> None:
         tell_unused(options.constant, rests, options.pue)
     if options.stats is None:
         note(took(result.stats, asdict(result.simulation)))
+
+
+def _energy_of(options: Options, system: System) -> EnergyOptions:
+    """How energy is worked out.
+
+    Raises:
+        InputError: what was calibrated is of devices that the system has not.
+    """
+    energy = energy_options(options)
+    names = [model.name for model in system.models]
+    for name, _ in energy.calibrated:
+        if name not in names:
+            there = ", ".join(dict.fromkeys(names))
+            raise InputError(
+                f"--energy {options.energy} is of {quoted(name)}, and the devices are {there}: leave it out"
+            )
+    return energy
+
+
+def _asks_for_cost(options: Options) -> bool:
+    return any((options.tokens, options.at, options.grid, options.price, options.pay))
+
+
+def _show(result: Result, found: BestClock | None, options: Options) -> None:
+    """Print the summary: with what was asked for, the cost and the clocks that were tried."""
+    from triosim.cli.streams import rich_console
+    from triosim.report.terminal import clocks, summary
+
+    summary(result, rich_console())
+    if result.cost is not None and _asks_for_cost(options):
+        from triosim.report.cost import show
+
+        print()
+        show(result.cost, rich_console(), sources=False)
+    if found is not None:
+        clocks(found, rich_console())
 
 
 def took(stats: Stats, sizes: dict[str, Any]) -> str:
@@ -320,7 +341,7 @@ def _placement(options: Options) -> tuple[int, ...] | None:
         return None
     if text == "grid-cycle":
         from triosim.hardware.topology import parse_shape
-        from triosim.network.hamiltonian import grid_cycle
+        from triosim.network.device_assignment import grid_cycle
 
         shape = parse_shape(options.shape or "")
         if len(shape) != 2:

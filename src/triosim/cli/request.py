@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from triosim.cli.arguments import InferOptions
     from triosim.hardware.system import System
     from triosim.serving.one_request import OneRequest, RequestClock
+    from triosim.serving.pool import Pool
 
 TAKEN = frozenset({
     "workload", "prompt", "output", "context", "weights", "kv_cache", "state_cache", "engine", "engine_option",
@@ -29,54 +30,15 @@ def request(options: InferOptions) -> None:
         InputError: an option makes no sense here, or something that it names does not exist.
     """
     from triosim.cli.command import say, wants_summary
-    from triosim.cli.energy_options import limits, slowdown_of
-    from triosim.cli.fields import given, named
-    from triosim.cli.predict import named_system
+    from triosim.cli.energy_options import slowdown_of
     from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import text_output
-    from triosim.core.units import parse_latency
     from triosim.report.table import paragraph
-    from triosim.serving.model import default_weights
     from triosim.serving.one_request import infer, least_energy_request
-    from triosim.serving.pim import ATTENTION
-    from triosim.serving.pool import Pool
     from triosim.serving.request_words import summary
 
-    if options.prompt is None or options.output is None:
-        raise InputError("a request needs both its prompt and its output: give --prompt and --output")
-    for name, option in given(options):
-        if name not in TAKEN:
-            raise InputError(
-                f"{option} has no meaning for one request with its cache: leave it out, or --prompt and --output"
-            )
-    if options.system is None and options.device is None:
-        raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
-    for option, count in (("--tp", options.tp), ("--pp", options.pp), ("--batch-size", options.batch_size)):
-        if count is not None and count < 1:
-            raise InputError(f"{option} must be at least 1, got {count}")
-    tensor_parallel, stages = options.tp or 1, options.pp or 1
-    system = named_system(options, options.device, tensor_parallel * stages)
-    if options.pim is not None:
-        check_pim(options.pim, system)
-    cap_w, clock_hz = limits(options)
-    pool = Pool(
-        options.workload,
-        system,
-        engine=options.engine or "vllm",
-        engine_options=named(options.engine_option, "--engine-option", "model-runner=2"),
-        tensor_parallel=tensor_parallel,
-        stages=stages,
-        expert_ranks=options.ep,
-        weights=options.weights or default_weights(system.model(0)),
-        kv_cache=options.kv_cache,
-        state_cache=options.state_cache or "",
-        host=options.host or "graph",
-        pim=options.pim or ATTENTION,
-        power_cap_w=cap_w,
-        clock_hz=clock_hz,
-        front_s=None if options.front_time is None else parse_latency(options.front_time, "--front-time"),
-    )
-    prompt, output = options.prompt, options.output
+    prompt, output = _tokens(options)
+    pool = _pool(options)
 
     def predict(clock: float | None, bounded: bool) -> OneRequest:
         own = pool if clock is None else replace(pool, clock_hz=clock)
@@ -97,6 +59,67 @@ def request(options: InferOptions) -> None:
         if tried is not None:
             _show_clocks(tried)
     say(written("result", options.json), options.json)
+
+
+def _tokens(options: InferOptions) -> tuple[int, int]:
+    """Those of prompt and output, where nothing is asked for beside them that makes no sense.
+
+    Raises:
+        InputError: something is.
+    """
+    from triosim.cli.fields import given
+
+    if options.prompt is None or options.output is None:
+        raise InputError("a request needs both its prompt and its output: give --prompt and --output")
+    for name, option in given(options):
+        if name not in TAKEN:
+            raise InputError(
+                f"{option} has no meaning for one request with its cache: leave it out, or --prompt and --output"
+            )
+    if options.system is None and options.device is None:
+        raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
+    for option, count in (("--tp", options.tp), ("--pp", options.pp), ("--batch-size", options.batch_size)):
+        if count is not None and count < 1:
+            raise InputError(f"{option} must be at least 1, got {count}")
+    return options.prompt, options.output
+
+
+def _pool(options: InferOptions) -> Pool:
+    """The replica that answers.
+
+    Raises:
+        InputError: something that an option names does not exist.
+    """
+    from triosim.cli.energy_options import limits
+    from triosim.cli.fields import named
+    from triosim.cli.predict import named_system
+    from triosim.core.units import parse_latency
+    from triosim.serving.model import default_weights
+    from triosim.serving.pim import ATTENTION
+    from triosim.serving.pool import Pool
+
+    tensor_parallel, stages = options.tp or 1, options.pp or 1
+    system = named_system(options, options.device, tensor_parallel * stages)
+    if options.pim is not None:
+        check_pim(options.pim, system)
+    cap_w, clock_hz = limits(options)
+    return Pool(
+        options.workload,
+        system,
+        engine=options.engine or "vllm",
+        engine_options=named(options.engine_option, "--engine-option", "model-runner=2"),
+        tensor_parallel=tensor_parallel,
+        stages=stages,
+        expert_ranks=options.ep,
+        weights=options.weights or default_weights(system.model(0)),
+        kv_cache=options.kv_cache,
+        state_cache=options.state_cache or "",
+        host=options.host or "graph",
+        pim=options.pim or ATTENTION,
+        power_cap_w=cap_w,
+        clock_hz=clock_hz,
+        front_s=None if options.front_time is None else parse_latency(options.front_time, "--front-time"),
+    )
 
 
 def _show_clocks(found: RequestClock) -> None:

@@ -156,10 +156,7 @@ def search(options: SearchOptions) -> None:
         space = _space(options, trace, list(systems), batch)
         if price is None:
             price = next(iter(systems.values())).models[0].price_per_hour
-        if price is None and options.objective == "tokens-per-dollar":
-            raise InputError("what a device hour costs is not known: give --price, for example 2/h")
-        if not price and options.objective == "tokens-per-dollar":
-            raise InputError("--price 0: where devices cost nothing no plan gives most tokens per dollar: give a price")
+        _check_price(price, options.objective)
         asked = (work, systems, base, fidelity, options.objective, options.best, options.front, space.among)
         names = [text for _, text in files if text]
         with KnownOutcomes([options.json], (*asked, space.batch), names, "a search", PlanOutcome.from_dict) as kept:
@@ -182,6 +179,19 @@ def search(options: SearchOptions) -> None:
             kept.done()
     if framework:
         write(report, path, options.json)
+
+
+def _check_price(price: float | None, objective: str) -> None:
+    """Refuse to look for most tokens per dollar where devices cost nothing that is known.
+
+    Raises:
+        InputError: so it is.
+    """
+    if objective != "tokens-per-dollar" or price:
+        return
+    if price is None:
+        raise InputError("what a device hour costs is not known: give --price, for example 2/h")
+    raise InputError("--price 0: where devices cost nothing no plan gives most tokens per dollar: give a price")
 
 
 def _post_training(options: SearchOptions, first: TrainOptions, prompts: int) -> PostTrainingWorkload:

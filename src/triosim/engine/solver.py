@@ -74,7 +74,7 @@ class NetworkModel(ABC):
     wake: int | None = None
 
     @abstractmethod
-    def start(self, wires: EngineNetwork) -> None:
+    def start(self, network: EngineNetwork) -> None:
         """A run begins at tick 0 with no flows: forget everything before."""
 
     @abstractmethod
@@ -102,9 +102,9 @@ class Sharing(NetworkModel):
     Rates are whole multiples of 1/1024 byte per second.
     """
 
-    def start(self, wires: EngineNetwork) -> None:
+    def start(self, network: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`; ``capacity`` holds that of each link."""
-        self.capacity: list[int] = wires.capacity.tolist()
+        self.capacity: list[int] = network.capacity.tolist()
         self._served: dict[int, tuple[int, int, int, int]] = {}  # flow -> (most, rate, work left, since)
 
     @abstractmethod

@@ -170,7 +170,7 @@ def flat(
             spoke = spoke.link() if isinstance(spoke, LinkFacts) else spoke
             edges.append(Edges.both_ways(np.arange(devices), hub, spoke, tier=Tier.HOST))
     joined = Edges.join(edges)
-    return assemble(
+    system = assemble(
         f"{devices} x {model.name or 'device'}" + (f", {topology}" if devices > 1 else ""),
         [model],
         np.zeros(devices, np.int32),
@@ -179,6 +179,9 @@ def flat(
         [extra["host0"]],
         joined,
         pool=extra["pool"],
+    )
+    return replace(
+        system,
         topology=topology if devices > 1 else "",
         torus=fabric.torus,
         sources=sources([model], joined.links),

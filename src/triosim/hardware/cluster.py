@@ -134,14 +134,17 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             joined,
             pool=pool,
             server_nvme=numbers[:, node.nvme].reshape(-1) if node.nvme else np.full(len(hosts) * nodes, -1),
-            nvme_bytes=file.nvme.drives * file.nvme.capacity if file.nvme and file.nvme.capacity else None,
-            nvme_source=file.nvme.source if file.nvme else "",
-            server_cpu=node.cpu,
-            server_cores=None if isinstance(file.host, list) or file.host is None else file.host.cores,
-            topology=topology,
-            torus=node.torus if len(hosts) == 1 else (),
-            sources=[f"{name}: {file.source}" if file.source else "", *sources(models, joined.links)],
         )
+    system = replace(
+        system,
+        nvme_bytes=file.nvme.drives * file.nvme.capacity if file.nvme and file.nvme.capacity else None,
+        nvme_source=file.nvme.source if file.nvme else "",
+        server_cpu=node.cpu,
+        server_cores=None if isinstance(file.host, list) or file.host is None else file.host.cores,
+        topology=topology,
+        torus=node.torus if len(hosts) == 1 else (),
+        sources=sources(models, joined.links, f"{name}: {file.source}" if file.source else ""),
+    )
     return _routed(system, file, where)
 
 
@@ -433,12 +436,14 @@ def with_memory(device: Accelerator, memory: str) -> Accelerator:
     return replace(device, name=f"{device.name}+{made.name}", pim=made)
 
 
-def sources(models: Sequence[Accelerator], links: Sequence[Link]) -> list[str]:
-    """Where the figures of a system are from."""
-    return [
+def sources(models: Sequence[Accelerator], links: Sequence[Link], own: str = "") -> tuple[str, ...]:
+    """Where the figures of a system are from, each said once; ``own`` says it of the system as a whole."""
+    said = [
+        *([own] if own else []),
         *(f"{model.name}: {model.source}" for model in models if model.source),
         *(f"{link.name or 'link'}: {link.source}" for link in links if link.source),
     ]
+    return tuple(dict.fromkeys(said))
 
 
 def prefix(model: Accelerator) -> str:

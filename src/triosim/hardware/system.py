@@ -329,16 +329,19 @@ def assemble(
     *,
     pool: int = -1,
     server_nvme: Sequence[int] | NDArray[Any] | None = None,
-    nvme_bytes: int | None = None,
-    nvme_source: str = "",
-    server_cpu: Accelerator | None = None,
-    server_cores: int | None = None,
-    topology: str = "",
-    torus: tuple[int, ...] = (),
-    sources: Sequence[str] = (),
-    ideal: bool = False,
 ) -> System:
-    """Turn nodes and edges into a checked System.
+    """Turn nodes and edges into a checked System; what is told of it besides is replaced in it.
+
+    Args:
+        name: for people.
+        models: the different accelerators.
+        device_model: row in ``models`` of each device.
+        device_server: server of each device.
+        node_names: of devices, hosts, switches and whatever else edges join, devices first.
+        server_host: node of each server's host, -1 for none.
+        edges: directed links between nodes.
+        pool: node of the memory pool, -1 for none.
+        server_nvme: node of each server's drives, -1 for none; none anywhere if not given.
 
     Raises:
         InputError: there is no device, two nodes share a name, an edge names a node that does not exist, or some
@@ -372,14 +375,6 @@ def assemble(
         rated=np.array([np.nan if k.rated is None else k.rated for k in edges.links], np.float64)[row],
         edge_name=Labels(tuple(k.name for k in edges.links), row),
         pool=pool,
-        nvme_bytes=nvme_bytes,
-        nvme_source=nvme_source,
-        server_cpu=server_cpu,
-        server_cores=server_cores,
-        topology=topology,
-        torus=torus,
-        sources=tuple(dict.fromkeys(s for s in sources if s)),
-        ideal=ideal,
     )
     _check_reachable(system)
     return system

@@ -33,6 +33,7 @@ from triosim.accelerator.representation import FORMATS, RepresentationFormat
 from triosim.accelerator.sparse import ActionOptimization, Sparse
 from triosim.core import guarded
 from triosim.core.errors import InputError, check_spelling, quoted, unknown
+from triosim.core.guarded_yaml import TAG
 from triosim.core.registry import registered
 
 _TAGS = tuple(f"!{tag}" for tag in (
@@ -264,7 +265,7 @@ class _Builder:
         for i, row in enumerate(rows):
             at = f"{self.where}, node {i + 1}"
             row = _table(row, at)
-            tag = row.get(guarded.TAG, "!Component" if "class" in row else "!Container")
+            tag = row.get(TAG, "!Component" if "class" in row else "!Container")
             if tag == "!Nothing":
                 continue
             if tag in ("!Parallel", "!Hierarchical", "!Pipelined", "!Architecture"):

@@ -88,14 +88,14 @@ class Circuit(Sharing):
         if self.receive_buffer == 0:
             raise InputError("receive buffer of 0 bytes: a device must be able to take something in, give 1B or more")
 
-    def start(self, wires: EngineNetwork) -> None:
-        """See :meth:`NetworkModel.start`; ``wires.ends`` must be known."""
-        super().start(wires)
-        if wires.ends is None:
+    def start(self, network: EngineNetwork) -> None:
+        """See :meth:`NetworkModel.start`; ``network.ends`` must be known."""
+        super().start(network)
+        if network.ends is None:
             raise InputError(
                 "circuit switching must know which two devices each link joins, and this network does not say"
             )
-        self._ends: list[list[int]] = wires.ends.tolist()
+        self._ends: list[list[int]] = network.ends.tolist()
         self._circuits: dict[tuple[int, int], _Circuit] = {}
         self._held: dict[int, set[tuple[int, int]]] = {}  # device -> circuits that hold one of its ports
         self._reserved: dict[int, int] = {}  # device -> bytes of its buffer

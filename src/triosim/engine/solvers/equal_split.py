@@ -21,9 +21,9 @@ class EqualSplit(Sharing):
     alone_at_capacity = True
     weighted = True
 
-    def start(self, wires: EngineNetwork) -> None:
+    def start(self, network: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
-        super().start(wires)
+        super().start(network)
         self._flows: dict[int, Flow] = {}
         self._rates: dict[int, int] = {}
         self._on: dict[int, set[int]] = {}  # link -> flows

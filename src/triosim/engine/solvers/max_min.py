@@ -76,9 +76,9 @@ class MaxMin(Sharing):
     alone_at_capacity = True
     weighted = True
 
-    def start(self, wires: EngineNetwork) -> None:
+    def start(self, network: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
-        super().start(wires)
+        super().start(network)
         self._flows: dict[int, Crossed] = {}
         self._rates: dict[int, int] = {}
         self._on: dict[int, set[int]] = {}  # link -> flows

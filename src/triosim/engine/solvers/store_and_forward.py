@@ -36,9 +36,9 @@ class StoreAndForward(NetworkModel):
     def __init__(self, clock: int = 1) -> None:
         self.clock = clock
 
-    def start(self, wires: EngineNetwork) -> None:
+    def start(self, network: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
-        self._capacity: list[int] = wires.capacity.tolist()
+        self._capacity: list[int] = network.capacity.tolist()
         self._free = [0] * len(self._capacity)
         self._arriving: list[tuple[int, tuple[Any, ...], int, Flow]] = []
         self.wake = None

@@ -27,9 +27,9 @@ class Uncontended(NetworkModel):
     def __init__(self, clock: int = 1) -> None:
         self.clock = clock
 
-    def start(self, wires: EngineNetwork) -> None:
+    def start(self, network: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
-        self._capacity: list[int] = wires.capacity.tolist()
+        self._capacity: list[int] = network.capacity.tolist()
 
     def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
         """See :meth:`NetworkModel.change`."""

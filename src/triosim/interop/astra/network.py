@@ -8,6 +8,7 @@ dimension every NPU has links of its own; a way over a switch is two hops and pa
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,11 @@ class AstraNetwork:
                 if dimension.topology == "Switch" and dimension.npus > 1:
                     names.append(f"switch{len(names) - self.npus}")
         servers = np.arange(self.npus) // self.shape[0]
-        return assemble(
+        system = assemble(
             self.name, [UNNAMED], np.zeros(self.npus, np.int32), servers, names,
-            np.full(self.npus // self.shape[0], -1), Edges.join(edges), topology=self.describe(),
+            np.full(self.npus // self.shape[0], -1), Edges.join(edges),
         )  # fmt: skip
+        return replace(system, topology=self.describe())
 
     def route(self, source: int, target: int, switches: dict[tuple[int, int], int]) -> list[int]:
         """Nodes from one NPU to another, both included: dimension by dimension, around a ring the shorter way, and

@@ -21,10 +21,21 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.outputs import text_output
 from triosim.sources.record.function import device_name
-from triosim.validate.kit import language
+from triosim.validate.kit import host, language, steps, sweeps
 from triosim.validate.kit.item import Item, RecordingSetup
-from triosim.validate.kit.parts import PARTS
 from triosim.validate.kit.timing import Timer
+
+PARTS: dict[str, Callable[[bool], Iterator[Item]]] = {
+    "ceilings": sweeps.ceilings,
+    "images": steps.images,
+    "texts": steps.texts,
+    "gemm": sweeps.gemm,
+    "convolution": sweeps.convolution,
+    "attention": sweeps.attention,
+    "memory": sweeps.memory,
+    "host": host.costs,
+}
+"""What there is to record, in order of worth; each gives its items for a GPU, or (True) a few at a tiny size."""
 
 SCHEMA = "triosim/kit/1"
 
@@ -66,7 +77,7 @@ def record_parts(
 
     Args:
         folder: where; what is there is not recorded again.
-        part: a name of :data:`triosim.validate.kit.parts.PARTS`; None for all in their order.
+        part: a name of :data:`PARTS`; None for all in their order.
         budget_s: seconds after which no item begins.
         device: ``"cuda"`` (the default), or ``"cpu"`` for a tiny version that tries everything out.
         progress: called with what is being done, in a few words.

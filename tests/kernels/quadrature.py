@@ -1,4 +1,4 @@
-"""How sure a total of operator times is.
+"""How sure a total of operator times is, worked out by hand: what the draws of predictions are compared with.
 
 Errors of a class of operators go together: if the roofline takes the matrix products of a device for too fast, it does
 so for all of them.  Errors of different classes have different causes and are taken to be independent.
