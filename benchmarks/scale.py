@@ -39,6 +39,12 @@ CASES: dict[str, dict] = {
         "machine": "dgx-a100",
         "plan": {"tp": 4, "pp": 8, "micro_batches": 96},
     },
+    "GPT-3 175B, 4,096 A100, TP 4": {
+        "workload": GPT,
+        "nodes": 512,
+        "machine": "dgx-a100",
+        "plan": {"tp": 4, "pp": 8, "micro_batches": 96},
+    },
     "Llama-3-8B DDP, 1,024 H100": {"workload": LLAMA, "nodes": 128, "plan": {}},
     "Llama-3-8B DDP, 8,192 H100": {"workload": LLAMA, "nodes": 1024, "plan": {}},
     "Llama-3-8B DDP, 131,072 H100": {"workload": LLAMA, "nodes": 16384, "plan": {}},

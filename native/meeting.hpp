@@ -11,6 +11,7 @@
 #include <queue>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "meeting_columns.hpp"
@@ -64,6 +65,7 @@ public:
                     (p_.kind[other] == RECEIVES ? fed_ : frees_[other]) |= own;
                 }
             }
+        stretches();
     }
 
     bool play() {
@@ -71,6 +73,9 @@ public:
         while (!events_.empty()) {
             const auto [at, what, which, version] = events_.top();
             events_.pop();
+            const Turn own{what, which};
+            last_ = at == last_at_ ? std::max(last_, own) : own;
+            last_at_ = at;
             if (at > FAR) throw std::invalid_argument(TOO_LONG);
             if (what == TRANSFER) {
                 if (transfers_[which].version != version) continue;
@@ -114,6 +119,7 @@ private:
     };
     struct Worker {
         std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0, due = 0;
+        std::int64_t final = NEVER, until = 0;  // of the stretch of the row: the last row, and when that ends
         std::int64_t exposed = 0, gap = 0;  // ticks of the row without compute that have been added up
         double left = 0, rate = 1;
         double beside = 1;  // how many times longer what it moves takes beside its row
@@ -159,6 +165,11 @@ private:
     std::vector<std::int32_t> done_;  // of each turn: where it is in what is under way, NEVER
     std::vector<UnderWay> under_way_;
     std::vector<std::int32_t> spare_;
+    std::vector<std::int64_t> final_;        // of each row of work: the last of its stretch
+    std::vector<std::int64_t> alone_, slow_;  // of each row: ticks with nothing beside it, and beside what moves
+    using Turn = std::pair<std::int8_t, std::size_t>;
+    Turn last_{};                 // of what has happened at the last tick: the last in order
+    std::int64_t last_at_ = NEVER;  // that tick
     std::vector<std::uint64_t> frees_;  // of each row: streams on which something may begin when it has ended
     std::uint64_t fed_ = 0;             // streams with rows that wait for what is received
     struct Use {
@@ -213,10 +224,57 @@ private:
         return true;
     }
 
+    // Rows of work that nothing waits for, and that wait for nothing, are one stretch with the row after them: only its end
+    // happens, and where it is comes to light when something else happens to its worker.
+    void stretches() {
+        std::vector<char> awaited(p_.kind.size(), 0);
+        for (std::size_t piece = 0; piece + 1 < p_.first.size(); ++piece)
+            for (auto k = p_.offsets[p_.first[piece]]; k < p_.offsets[p_.first[piece + 1]]; ++k)
+                awaited[p_.first[piece] + p_.before[k]] = 1;
+        final_.assign(p_.kind.size(), NEVER);
+        alone_.assign(p_.kind.size(), 0);
+        slow_.assign(p_.kind.size(), 0);
+        for (std::size_t piece = 0; piece + 1 < p_.first.size(); ++piece)
+            for (auto row = p_.first[piece + 1] - 1; row >= p_.first[piece]; --row) {
+                if (p_.kind[row] != WORK) continue;
+                alone_[row] = ticks(static_cast<double>(p_.ticks[row]), 1);
+                slow_[row] = ticks(static_cast<double>(p_.ticks[row]), 1 / p_.stretch[row]);
+                const auto next = row + 1;
+                const bool goes_on = next < p_.first[piece + 1] && p_.kind[next] == WORK && !awaited[row] &&
+                                     p_.offsets[next] == p_.offsets[next + 1] && p_.label[row] < 0 &&
+                                     p_.held[row] == 0 && p_.beside[row] == p_.beside[next];
+                final_[row] = goes_on ? final_[next] : row;
+            }
+    }
+
+    // Goes on to the row of its stretch that a worker has come to, or to the last.
+    void catch_up(std::size_t w, bool to_the_last = false) {
+        Worker& me = workers_[w];
+        if (me.row == NEVER) return;
+        while (me.row < me.final &&
+               (to_the_last || me.due < now_ || (me.due == now_ && last_at_ == now_ && last_ > Turn{WORKING, w}))) {
+            until(w, me.due);
+            ++me.row;
+            me.begun = me.last = me.due;
+            me.exposed = me.gap = 0;
+            me.left = static_cast<double>(p_.ticks[me.row]);
+            me.rate = pace(me);
+            me.due += lasts(me, me.row);
+        }
+    }
+
+    // Ticks of a row of a worker's stretch that begins.
+    std::int64_t lasts(const Worker& me, std::int64_t row) const { return slowed(me) ? slow_[row] : alone_[row]; }
+
     // Time in which a worker neither changed what it does nor what it talks is added up.
     void account(std::size_t w) {
-        if (workers_[w].seen < host_[w] && host_[w] < now_) account(w, host_[w]);
-        account(w, now_);
+        catch_up(w);
+        until(w, now_);
+    }
+
+    void until(std::size_t w, std::int64_t now) {
+        if (workers_[w].seen < host_[w] && host_[w] < now) account(w, host_[w]);
+        account(w, now);
     }
 
     void account(std::size_t w, std::int64_t now) {
@@ -317,6 +375,11 @@ private:
             me.exposed = me.gap = 0;
             me.left = static_cast<double>(p_.ticks[row]);
             me.rate = pace(me);
+            me.due = now_ + lasts(me, row);
+            me.final = final_[row];
+            h.at += me.final - row;
+            under_way_[static_cast<std::size_t>(done_[turn])].left -= me.final - row;
+            me.until = ends(me);
             expect(w);
             return;
         }
@@ -377,6 +440,7 @@ private:
         const auto way = transfers_[id].way;
         transfers_[id].entered = true;
         if (p_.kind[transfers_[id].row] == MOVE) {
+            catch_up(transfers_[id].worker);
             ++workers_[transfers_[id].worker].uses;
             paced(transfers_[id].worker);
         }
@@ -394,30 +458,43 @@ private:
     }
 
     void moving(std::size_t w, int change) {
+        catch_up(w);
         workers_[w].moves += change;
         paced(w);
     }
 
     // How fast a worker goes on beside what it moves.
-    double pace(const Worker& me) const {
-        return (p_.beside[me.row] > 1 ? me.uses : me.moves) ? 1 / p_.stretch[me.row] : 1;
-    }
+    double pace(const Worker& me) const { return slowed(me) ? 1 / p_.stretch[me.row] : 1; }
+    bool slowed(const Worker& me) const { return p_.beside[me.row] > 1 ? me.uses : me.moves; }
 
     void paced(std::size_t w) {
         Worker& me = workers_[w];
         if (me.row == NEVER) return;
         const double now = pace(me);
-        if (now == me.rate) return;
-        account(w);
-        me.left -= static_cast<double>(now_ - me.last) * me.rate;
-        me.last = now_;
-        me.rate = now;
+        const bool other = now != me.rate;
+        if (other) {
+            account(w);
+            me.left -= static_cast<double>(now_ - me.last) * me.rate;
+            me.last = now_;
+            me.rate = now;
+            me.due = now_ + ticks(me.left, me.rate);
+        }
+        const auto until = ends(me);
+        if (!other && until == me.until) return;
+        me.until = until;
         expect(w);
+    }
+
+    // When the stretch of a worker ends if nothing else happens to it.
+    std::int64_t ends(const Worker& me) const {
+        auto end = me.due;
+        for (auto row = me.row + 1; row <= me.final && end <= FAR; ++row) end += lasts(me, row);
+        return end;
     }
 
     void expect(std::size_t w) {
         Worker& me = workers_[w];
-        events_.push({me.due = now_ + ticks(me.left, me.rate), WORKING, w, ++me.version});
+        events_.push({me.until, WORKING, w, ++me.version});
     }
 
     static std::int64_t ticks(double left, double rate) {
@@ -502,6 +579,7 @@ private:
     }
 
     void worked(std::size_t w) {
+        catch_up(w, true);
         account(w);
         Worker& me = workers_[w];
         const auto row = me.row == NEVER ? me.held : me.row;
@@ -530,6 +608,7 @@ private:
         }
         share(t.way);
         if (p_.kind[t.row] == MOVE) {
+            catch_up(t.worker);
             --workers_[t.worker].uses;
             paced(t.worker);
         }
@@ -728,8 +807,9 @@ private:
             me.last += later;
             me.seen = now_;
             me.due += later;
+            me.until += later;
             me.turn += ahead;
-            if (me.row != NEVER) events_.push({me.due, WORKING, w, me.version});
+            if (me.row != NEVER) events_.push({me.until, WORKING, w, me.version});
             for (std::size_t s = 0; s < streams_; ++s)
                 if (a.heads[w * streams_ + s].turn != b.heads[w * streams_ + s].turn)
                     heads_[w * streams_ + s].turn += ahead;

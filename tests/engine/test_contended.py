@@ -198,7 +198,10 @@ def jobs(draw: st.DrawFn) -> ContendedSchedule:
             one.append((RowKind.RECEIVE, -1, 0, 1.0, -1, []))
             own.append(RoutedPort(100 * (stage - 1), stage - 1, stage - 1))
         one.append((RowKind.COMPUTE, 0, draw(ticks), draw(slowdown), 0, list(range(len(one)))))
-        one.append((RowKind.COLLECTIVE, 1, draw(ticks), 1.0, 1, [len(one) - 1] if draw(st.booleans()) else []))
+        for _ in range(draw(st.integers(0, 4))):  # that nothing waits for but for what is drawn here
+            one.append((RowKind.COMPUTE, 0, draw(ticks), draw(slowdown), -1, []))
+        works = st.integers(1 if stage else 0, len(one) - 1)
+        one.append((RowKind.COLLECTIVE, 1, draw(ticks), 1.0, 1, [draw(works)] if draw(st.booleans()) else []))
         one.append((RowKind.COMPUTE, 0, draw(ticks), draw(slowdown), 2, [len(one) - 1] if draw(st.booleans()) else []))
         if stage < stages - 1:
             one.append((RowKind.SEND, 2, draw(ticks), 1.0, 3, [len(one) - 1]))
@@ -230,6 +233,24 @@ def jobs(draw: st.DrawFn) -> ContendedSchedule:
 def test_both_players_agree(what: ContendedSchedule) -> None:
     met = both(what)
     assert (met.work + met.communication + met.hosted <= met.end).all()
+
+
+@native
+@pytest.mark.parametrize("begins", range(0, 301, 10))
+def test_where_work_is_comes_to_light_when_something_begins_beside_it(begins: int) -> None:
+    """Rows of work that nothing waits for are played as one in C++: what a collective that begins and ends anywhere in
+    them does to each is the same as when they are played one by one."""
+    works: Rows = [(RowKind.COMPUTE, 0, 20 + 10 * n, 1.0 + 0.5 * (n % 3), -1, []) for n in range(8)]
+    beside: Rows = [(RowKind.COLLECTIVE, 1, 45, 1.0, 0, [])]
+    rows: Rows = [*works, *beside, *works, (RowKind.COLLECTIVE, 1, 30, 1.0, 1, [12])]
+    what = schedule([rows], [()], [[0, 0]], TransferClasses([[(0, 0.6)], []], [0], 1))
+    gap, exposed = ([3 * (n % 2) if row[0] == RowKind.COMPUTE else 0 for n, row in enumerate(rows)] for _ in range(2))
+    delay = [begins if row[0] == RowKind.COLLECTIVE else 0 for row in rows]
+    one = fragment(rows, delay, gap, exposed)
+    met = both(replace(what, fragments=[one], host=np.array([begins], np.int64)))
+    alone = sum(row[2] for row in works)
+    assert 4 * alone <= met.end < 8 * alone
+    assert met.work.sum() + met.communication.sum() + met.hosted.sum() <= met.end
 
 
 @native
@@ -277,10 +298,12 @@ def pipeline(seed: int, stages: int, micro_batches: int, shares: bool) -> Conten
         first, last = stage == 0, stage == stages - 1
         forward: Rows = [] if first else [comes]
         forward.append((RowKind.COMPUTE, 0, took[0], 1.5, -1, [] if first else [0]))
+        forward += [(RowKind.COMPUTE, 0, took[0] // (3 + n), 1.0 + 0.4 * n, -1, []) for n in range(3)]
         if not last:
             forward.append((RowKind.SEND, 2, took[1], 1.0, 1, [len(forward) - 1]))
         backward: Rows = [] if last else [comes]
         backward.append((RowKind.COMPUTE, 0, took[2], 1.2, -1, [] if last else [0]))
+        backward += [(RowKind.COMPUTE, 0, took[2] // (2 + n), 1.6 - 0.3 * n, -1, []) for n in range(3)]
         backward.append((RowKind.COLLECTIVE, 1, took[3], 1.0, 2, [len(backward) - 1]))
         if not first:
             backward.append((RowKind.SEND, 2, took[1], 1.0, 3, [0 if last else 1]))

@@ -247,6 +247,12 @@ def test_megatron_knows_the_sizes_of_experts_and_of_groups() -> None:
         ("megatron", {"recompute": "full/2"}, "recompute full/2"),
         ("megatron", {"offload": ("optimizer",)}, "offload"),
         ("megatron", {"axis_order": ("dp", "pp", "tp")}, "axis-order"),
+        ("megatron", {"optimizer": "lion"}, "optimizer lion"),
+        ("megatron", {"optimizer": "muon"}, "optimizer muon with zero 3"),
+        ("megatron", {"optimizer": "muon", "zero": 1, "parallelism": ("hsdp",)}, "optimizer muon in groups"),
+        ("megatron", {"optimizer": "adamw,moments=float16", "zero": 0}, "moments in float16 without"),
+        ("megatron", {"optimizer": "sgd,momentum=off"}, "optimizer sgd,momentum=off"),
+        ("torchtitan", {"optimizer": "muon"}, "optimizer muon"),
     ],
 )
 def test_what_a_framework_cannot_say_is_a_sentence(framework: str, changed: dict[str, Any], said: str) -> None:
@@ -276,6 +282,25 @@ def test_collectives_beside_products_are_said(framework: str, style: str, words:
         configuration(
             framework, _job(**{**plain, "parallelism": rules, "parallelism_options": {"overlap-style": other}})
         )
+
+
+def test_optimizers_are_said_in_megatrons_words() -> None:
+    """Muon with neither overlap nor distributed optimizer (arguments.py refuses them); moments by their types."""
+    for zero, name in ((0, "muon"), (1, "dist_muon")):
+        words = shlex.split(configuration("megatron", _job(**_plan(4, 1, 1, 1, zero, optimizer="muon,steps=6"))))
+        said = {word: after for word, after in itertools.pairwise(words) if word.startswith("--")}
+        assert (said["--optimizer"], said["--muon-num-ns-steps"], said["--muon-tp-mode"]) == (name, "6", "blockwise")
+        assert "--muon-use-nesterov" in said
+        assert not {"--overlap-grad-reduce", "--use-distributed-optimizer"} & said.keys()
+    plain = configuration("megatron", _job(**_plan(4, 1, 1, 1, 1, optimizer="muon,nesterov=off")))
+    assert "--muon-use-nesterov" not in plain
+    moments = configuration("megatron", _job(**_plan(4, 1, 1, 1, 1, optimizer="adamw,moments=bfloat16")))
+    assert "--use-precision-aware-optimizer \\\n  --exp-avg-dtype bf16 \\\n  --exp-avg-sq-dtype bf16" in moments
+    assert "--use-distributed-optimizer" in moments
+    assert "--optimizer sgd" in configuration("megatron", _job(**_plan(4, 1, 1, 1, 1, optimizer="sgd")))
+    assert configuration("megatron", _job(**_plan(4, 1, 1, 1, 1, optimizer="adamw"))) == configuration(
+        "megatron", _job(**_plan(4, 1, 1, 1, 1))
+    )
 
 
 def test_blocks_that_stages_do_not_share_equally_are_a_sentence() -> None:

@@ -13,7 +13,7 @@ from triosim.operators import kind
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import ACCUMULATOR, ADDS, AT_ONCE, AT_THE_END, often, with_main_gradients
 from triosim.stacks import Stack
-from triosim.trace.tables import Phase, Trace
+from triosim.trace.tables import Phase, Trace, check
 
 SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -54,6 +54,24 @@ def test_every_gradient_is_added_once_in_its_own_type() -> None:
     assert np.count_nonzero(share == 0.75) == len(gradients(trace))
     assert np.count_nonzero(share == 1) > 0
     assert {g.bytes for g in gradients(made)} == {g.bytes for g in gradients(trace)}
+
+
+def test_layers_with_a_backward_of_their_own_make_the_gradient_of_the_input_first() -> None:
+    """PyTorch's ``mm`` makes that of the weight first; nothing else moves, and nothing reads what is not there yet."""
+    trace = _trace()
+    check(made := with_main_gradients(trace, FUSED, 4))
+
+    def weights_first(of: Trace) -> list[bool]:
+        rows = np.flatnonzero((of.operators.phase == Phase.BACKWARD) & (np.array(of.operators.name) == "aten::mm"))
+        weights = {g.ready for g in gradients(of)}
+        pairs: dict[int, list[int]] = {}
+        for row in rows.tolist():
+            pairs.setdefault(int(of.operators.forward[row]), []).append(row)
+        return [pair[0] in weights for pair in pairs.values() if len(pair) == 2]
+
+    assert weights_first(trace) == [True] * (7 * SMALL["num_hidden_layers"] + 1)
+    assert weights_first(made) == [False] * (7 * SMALL["num_hidden_layers"] + 1)
+    assert np.nansum(made.operators.flop) == np.nansum(trace.operators.flop)
 
 
 REDUCED = Stack(reduce="float32")

@@ -16,6 +16,7 @@ import triosim
 from tests.asked import asked
 from triosim import Plan, PlanError
 from triosim.memory.blocks import StepStorages
+from triosim.partition.main_gradients import with_main_gradients
 from triosim.partition.partition import partition
 from triosim.partition.rules.by_module import ByModule
 from triosim.partition.rules.gather import Gather
@@ -26,6 +27,7 @@ from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, COLLECTIVES
 from triosim.prediction.prepare import prepare
 from triosim.schedule.program import Op
+from triosim.stacks import load
 from triosim.trace.tables import Phase, Trace, check
 from triosim.transform.rescale import padded_vocabulary
 
@@ -249,6 +251,24 @@ def test_megatron_sends_twice_a_layer_each_way_and_gathers_again(name, layers, h
         assert blocks[True, "reduce_scatter", activation] == 2 * count + ends
         assert blocks[True, "all_gather", activation] == 2 * (2 * count + ends)  # gradients, and inputs again
         assert blocks[True, "all_reduce", hidden * 2] == norms * (2 * count + 1) + 2 * biases * count
+
+
+@pytest.mark.parametrize(("name", "layers"), [("llama-3-8b", "num_hidden_layers"), ("gpt2", "n_layer")])
+def test_what_is_gathered_again_travels_beside_the_gradient_of_the_input(name: str, layers: str) -> None:
+    """Also where the product that waits for it reads a transpose of it (``Conv1D``), which is made later."""
+    trace = with_main_gradients(_model(name, layers), load("megatron-core"), 4)
+    step = _divided(trace, 2, Sequence())
+    operators, transfers, storage = step.trace.operators, step.transfers, step.trace.values.storage
+    made = {s: row for row in range(len(operators)) for s in storage[operators.outputs[row]] if not operators.view[row]}
+    columns = (transfers.after, transfers.before, transfers.what, transfers.value)
+    beside = [
+        [operators.name[row] for row in range(after + 1, before)].count("aten::mm")
+        for after, before, what, value in zip(*(column.tolist() for column in columns), strict=True)
+        if what == ALL_GATHER and operators.phase[before] == Phase.BACKWARD
+        and operators.phase[made[storage[value]]] == Phase.FORWARD
+    ]  # fmt: skip
+    tied = name == "gpt2"  # the gradient of its table is a sum of two, which no product makes by itself
+    assert beside == [0 if tied else 1] + [1] * (2 * 2)
 
 
 def _kept(step: Step) -> float:

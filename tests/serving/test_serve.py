@@ -183,6 +183,8 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--engine-option", "max-tokens=many"), "must be a whole number"),
         ((*TRAFFIC, "--engine", "lightllm", "--pp", "2"), "runs on one pipeline stage"),
         ((*TRAFFIC, "--engine", "trtllm", "--device", "MI300X"), "runs on devices of NVIDIA, and MI300X is of AMD"),
+        ((*TRAFFIC, "--weights", "nvfp4", "--device", "MI355X"), "nvfp4 is a type of weights of NVIDIA's"),
+        ((*TRAFFIC, "--weights", "nvfp4", "--device", "H100"), "H100-SXM5-80GB has no units for float4_e2m1"),
         ((*TRAFFIC, "--replicas", "0"), "the fleet holds no replica"),
         ((*TRAFFIC, "--tp", "3"), "does not divide the 32 heads"),
         ((*TRAFFIC, "--devices", "1", "--tp", "2"), "has 1"),

@@ -64,8 +64,9 @@ SOURCES = {
     "TensorRT-LLM 1.2 overview": ServedSource(
         "https://github.com/NVIDIA/TensorRT-LLM (docs/source/developer-guide/perf-overview.md of version 1.2)",
         "as above; DEP of N devices is N ranks of attention that share experts; GPT-OSS's cache in 16 bits on Hopper; "
-        "NVFP4 columns are left out; GPT-OSS on Blackwell (rows from 329 on) is MXFP4 and its cache in 8 bits, as its "
-        "options have it; as many requests at 1000/1000 as at 1024/1024",
+        "GPT-OSS on Blackwell (rows from 329 on) is MXFP4; caches there in 8 bits, as its options have it; NVFP4 of "
+        "dense models and Qwen3 30B on one device (rows from 337 on), its other columns are left out; as many requests "
+        "at 1000/1000 as at 1024/1024",
     ),
     "InferenceX 870": ServedSource(
         "https://github.com/SemiAnalysisAI/InferenceX/issues/870 (DeepSeek-R1-0528, 1k/1k)",

@@ -18,7 +18,7 @@ LEAST_REQUESTS, LEAST_TOKENS = 64, 2048
 """Below which it does not go."""
 GRAPH_SIZES = "1/2/4/8/16/32/64/128/256/384/512/1024/2048/4096/8192"
 """Of decodes, filled up, in the options of version 1.2's overview (``cuda_graph_config`` in ``llm_options.yml``)."""
-BYTES = {"fp8": 1.0}
+BYTES = {"fp8": 1.0, "nvfp4": 0.5}
 """Of a weight, by what a checkpoint is quantised to; it takes 2 for what it does not know, as MXFP4."""
 
 

@@ -206,8 +206,8 @@ class InferOptions(Options):
     context: int = _option(REQUEST, "--context", "N", "Tokens in the cache before the prompt (default 0).", default=0)
     weights: str | None = _option(
         REQUEST, "--weights", "TYPE",
-        "bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16; fp16 on devices that only have units for it).",
-        complete=choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4"),
+        "bf16, fp16, fp8, int8, w4a16, mxfp4 or nvfp4 (default bf16; fp16 where only that has units).",
+        complete=choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4", "nvfp4"),
     )  # fmt: skip
     kv_cache: str = _option(
         REQUEST, "--kv-cache", "TYPE", "Of the cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",

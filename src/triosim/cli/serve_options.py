@@ -23,9 +23,9 @@ class ServeOptions:
     )
     weights: str | None = option(
         "--weights",
-        help="bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16; fp16 on devices that only have units for it).",
+        help="bf16, fp16, fp8, int8, w4a16, mxfp4 or nvfp4 (default bf16; fp16 where only that has units).",
         group=MODEL,
-        metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4"),
+        metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp8", "int8", "w4a16", "mxfp4", "nvfp4"),
     )  # fmt: skip
     kv_cache: str = option(
         "--kv-cache", help="Type of the KV cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",

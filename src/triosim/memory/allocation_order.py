@@ -53,6 +53,7 @@ class AllocationEvent(IntEnum):
 _Event = AllocationEvent
 _OWN = (_Event.ALLOCATE_OWN, _Event.FREE_OWN)
 _FREES = (_Event.FREE_OWN, _Event.FREE_FIRST, _Event.FREE_IF_PRESENT)
+_IS_OWN, _IS_FREE = (np.array([one in some for one in _Event]) for some in (_OWN, _FREES))
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,15 @@ class AllocationOrder:
 
     def most_live_bytes(self) -> int:
         """Bytes that are allocated at once at most if each block of the iteration is there once, all the time."""
-        once = ~np.isin(self.what, _OWN)
-        _, first = np.unique(self.which[once], return_index=True)
-        always = int(self.resident.sum()) + int(self.size[once][first].sum())
+        once = ~_IS_OWN[self.what]
+        single = np.zeros(int(self.which[once].max(initial=-1)) + 1, np.int64)
+        single[self.which[once][::-1]] = self.size[once][::-1]  # the first of each
+        always = int(self.resident.sum()) + int(single.sum())
         change = np.where(once, 0, np.where(self.what == _Event.FREE_OWN, -self.size, self.size))
         level = np.append(0, np.cumsum(change))
         begin, end = level[self.ends[:-1]], level[self.ends[1:]]
-        peak = np.array([level[a : b + 1].max() for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)]) - begin
+        # a pass without events has the level at its begin only
+        peak = np.maximum(np.maximum.reduceat(level, self.ends[:-1]), end) - begin
         before = np.append(0, np.cumsum((end - begin)[self.order]))[:-1]
         return always + int((before + peak[self.order]).max(initial=0))
 
@@ -98,7 +101,7 @@ class AllocationOrder:
         Raises:
             InputError: more memory than can be counted.
         """
-        allocates = ~np.isin(self.what, _FREES)
+        allocates = ~_IS_FREE[self.what]
         kind = np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
         often = np.bincount(self.order, minlength=len(self.ends) - 1)[kind[allocates]]
         check_countable(self.resident, np.ones(len(self.resident)))

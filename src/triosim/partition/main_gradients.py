@@ -8,7 +8,9 @@ The step becomes another step, with these operators in it; time and memory follo
   (Megatron-LM's ``accumulate_allreduce_grads_in_fp32``).  DeepSpeed's ``BF16_Optimizer`` copies each to float32 first
   (``lp.grad.data.to(hp_grad.dtype)``) and adds the copy: 18 bytes a parameter are moved instead of 10.  Megatron-LM's
   ``gradient_accumulation_fusion`` lets the product that makes a weight's gradient add it, to main gradients of either
-  type.
+  type.  A layer that has such a product has a backward of its own, in which the gradient of its input comes first, so
+  that what is sent of it travels beside that product (``LinearWithGradAccumulationAndAsyncCommunication``; Transformer
+  Engine's ``_Linear``); PyTorch's ``mm`` makes the gradient of the weight first.
 * Where gradients are scattered among the replicas in every micro-batch, nothing whole is added up.  In a pipeline they
   wait for the last one, whole, and PyTorch's ``fully_shard`` adds them up in the type in which it reduces: the first
   is copied to it, the others are added (``to_accumulated_grad_if_needed``, ``accumulate_unsharded_grad_if_needed`` in
@@ -42,6 +44,8 @@ ADDS, CASTS = "aten::add_", "aten::_to_copy"
 ACCUMULATOR = "accumulator"
 """Role of what a product adds its result to."""
 _PRODUCTS = ("aten::mm",)
+FUSED = "-fused"
+"""How the ways of adding gradients up end in which the product that makes a weight's gradient adds it."""
 _SIXTEEN = (DTYPE_CODE["float16"], DTYPE_CODE["bfloat16"])
 NEVER, AT_ONCE, AT_THE_END = "never", "at once", "at the end"
 """When gradients are scattered among the replicas: not, in every micro-batch, or after the last one."""
@@ -73,6 +77,8 @@ def _with_main_gradients(trace: Trace, stack: Stack, several: bool, scattered: s
         return trace
     edit, mode = _Edit(trace), _mode(trace, stack)
     latest = {g.parameter: edit.read_by_optimizer(g) for g in found}
+    if stack.gradients.endswith(FUSED):
+        edit.weights_last(found)
     if scattered != AT_ONCE:
         reduced = stack.reduce if scattered == AT_THE_END else "gradient"
         if mode != "parameter":
@@ -150,6 +156,7 @@ class _Edit:
     origin: list[int] = field(default_factory=list)
     columns: list[tuple[int, int, int, int]] = field(default_factory=list)  # storage, version, dtype, of
     categories: list[int] = field(default_factory=list)
+    places: dict[int, float] = field(default_factory=dict)  # rows that are run elsewhere
     changed: bool = False
 
     def __post_init__(self) -> None:
@@ -207,6 +214,22 @@ class _Edit:
             self.inputs[row][place] = new
         self.reads.setdefault(new, []).extend(places)
 
+    def weights_last(self, found: Sequence[Gradient]) -> None:
+        """The product that makes a weight's gradient comes after that of the layer's input, where it came before."""
+        operators = self.trace.operators
+        forward: list[int] = operators.forward.tolist()
+        products: dict[int, int] = {}  # row of the forward -> its last product in the backward
+        for row in np.flatnonzero(operators.phase == Phase.BACKWARD).tolist():
+            if operators.name[row] in _PRODUCTS and forward[row] >= 0:
+                products[forward[row]] = row
+        for g in found:
+            last = products.get(forward[g.ready], NONE)
+            if operators.name[g.ready] in _PRODUCTS and last > g.ready:
+                moved = [row for row in dict.fromkeys(self.touches[g.storage]) if g.ready <= row < last]
+                for at, row in enumerate(moved):  # the product, and views of what it makes
+                    self.places[row] = last + 0.1 + 0.1 * at / len(moved)
+                self.changed = True
+
     # --- micro-batches ------------------------------------------------------------------------------------------------
 
     def add_in_place(self, g: Gradient, latest: dict[int, int]) -> None:
@@ -223,7 +246,7 @@ class _Edit:
         operators, own = self.trace.operators, int(self.dtype[latest[g.parameter]])
         dtype = DTYPE_CODE["float32"] if mode.startswith("float32") else own
         product = operators.name[g.ready] in _PRODUCTS and len(self.outputs[g.ready]) == 1
-        if own not in _SIXTEEN or not mode.endswith("-fused") or not product:
+        if own not in _SIXTEEN or not mode.endswith(FUSED) or not product:
             self._accumulate(g, latest, dtype, copied=own != dtype and mode.endswith("-copied"))
             return
         made = self.outputs[g.ready][0]
@@ -338,6 +361,7 @@ class _Edit:
             symbols=Ragged.stacked([values.symbols, values.symbols.take(origin)]),
         )
         place = np.append(np.arange(count, dtype=np.float64), [row.after for row in self.rows])
+        place[list(self.places)] = list(self.places.values())
         order = np.argsort(place, kind="stable")
         new_row = np.full(count + 1, NONE, np.int32)
         new_row[order[order < count]] = np.flatnonzero(order < count)

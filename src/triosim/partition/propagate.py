@@ -68,7 +68,8 @@ class _Walk:
         self.weights = dict(placing.weights)  # parameter -> dimension, growing as biases and norms follow
         self.placed: dict[int, Placement] = {}
         self.latest: dict[int, int] = {}  # storage -> the value last written or seen there
-        self.producer: dict[int, int] = {}  # storage -> the operator that made what is there
+        self.producer: dict[int, int] = {}  # storage -> the operator that made what is there, or the last view of it
+        self.made: dict[int, int] = {}  # the same, but for views
         self.summed: dict[int, list[int]] = {}  # storage -> operators that made or passed on the summands there
         self.of_experts: set[int] = set()  # storages that hold summands which products of experts have made
         self.local = LocalTrace(facts.trace, facts.inputs, facts.outputs)
@@ -377,6 +378,8 @@ class _Walk:
         self.placed[value] = placement
         self.latest[storage] = value
         self.producer[storage] = row
+        if not self.facts.trace.operators.view[row]:
+            self.made[storage] = row
         self.local.alias.pop(value, None)
 
     def _view_of_copy(self, row: int) -> None:
@@ -453,7 +456,8 @@ class _Walk:
         if not self.local.gathered(region):
             after = self.producer.get(facts.storage[value], before - 1)
             again = self.placing.regathers and before < len(facts.phase) and facts.phase[before] != Phase.FORWARD
-            if again and facts.phase[after] == Phase.FORWARD:
+            made = self.made.get(facts.storage[value], -1)  # a product may read a transpose that the backward makes
+            if again and made >= 0 and facts.phase[made] == Phase.FORWARD:
                 after = self._launch(before)
             self.transfers.append(Transfer(after, before, ALL_GATHER, self.axis, self._bytes(value), value))
         return self.local.whole(value, region)
@@ -470,7 +474,7 @@ class _Walk:
         When the last of what else it reads is there: beside the product that makes the gradient of the layer's input.
         """
         facts = self.facts
-        others = [self.producer.get(facts.storage[v], -1) for v in facts.inputs[row]]
+        others = [self.made.get(facts.storage[v], -1) for v in facts.inputs[row]]
         return max((other for other in others if other >= 0 and facts.phase[other] != Phase.FORWARD), default=-1)
 
     def _next_reader(self, value: int, row: int) -> int:

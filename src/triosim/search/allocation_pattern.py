@@ -207,6 +207,7 @@ class AllocationPattern:
         self._passes: dict[MicroBatchPath, tuple[PatternRows, PatternRows]] = {}
         self._within: dict[Pass, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._decided: dict[_Fragment, BlockUses] = {}  # uses of blocks of the iteration
+        self._checked: set[frozenset[MicroBatchPath]] = set()
         self._reduction, self._update = reduction_uses(facts, part).uses, update_uses(facts).uses
         if len(facts.blocks.build().size) > len(size):
             raise NoBlocks("an update that needs memory")
@@ -241,6 +242,9 @@ class AllocationPattern:
         Raises:
             NoBlocks: lifetimes decide which of two blocks comes first.
         """
+        checked = frozenset(paths)
+        if checked in self._checked:
+            return
         for path in paths:
             self.passes(path)
         once = list({fragment: self._decided[fragment] for path in paths for fragment in _fragments(path)}.values())
@@ -250,6 +254,7 @@ class AllocationPattern:
             freed[uses.block[uses.frees]] = True
         if any(undecided(uses, freed) for uses in once):
             raise NoBlocks("blocks of which lifetimes decide")
+        self._checked.add(checked)
 
     def _check(self, uses: Sequence[BlockUses]) -> None:
         """When a block of a micro-batch goes must not depend on which other paths are taken.

@@ -8,6 +8,7 @@ the same number of blocks, or of :data:`SHORTEST` and more, in the short one.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -164,14 +165,16 @@ class BlockStep:
         issued = None if few.issued is None else long(few.issued)
         return CutCandidates(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block, issued)
 
-    def _points_at(self, issue_s: NDArray[np.float64]) -> CutCandidates:
+    def _points_at(self, issue_s: NDArray[np.float64]) -> tuple[CutCandidates, Hashable]:
+        """Where the long step may be cut, and what is equal where that is."""
         key = issue_s.tobytes()
         if key not in self._known:
-            self._known[key] = self._points(issue_s)
+            points = self._points(issue_s)
+            self._known[key] = points, content(points)
         return self._known[key]
 
     @cached_property
-    def _known(self) -> dict[bytes, CutCandidates]:
+    def _known(self) -> dict[bytes, tuple[CutCandidates, Hashable]]:
         return {}
 
     def cuts(self, parts: int, seconds_per_byte: float, issue_s: NDArray[np.float64]) -> tuple[BlockCut, ...]:
@@ -186,11 +189,11 @@ class BlockStep:
             NoBlocks: blocks are not alike.
             PlanError: as of :func:`triosim.schedule.stages.split`.
         """
-        begins, points = self._begins, self._points_at(issue_s)
+        begins, (points, told) = self._begins, self._points_at(issue_s)
         length = int(begins[LONGEST + 1] - begins[LONGEST])
         more = np.arange(1, self.blocks - self.count + 1) * length
         starts = np.concatenate([begins[: LONGEST + 1], begins[LONGEST] + more, begins[LONGEST + 1 :] + more[-1]])
-        key = (content(points), parts, self.cuts_by, seconds_per_byte)
+        key = (told, parts, self.cuts_by, seconds_per_byte)
         balanced = _PLACES.get(
             key, lambda: where_to_cut(points, parts, self.cuts_by, seconds_per_byte, self.step.trace.meta.workload)
         )

@@ -71,10 +71,10 @@ class StagePattern:
     """What the chunks of a stage allocate on a rank, in whatever order they run.
 
     Attributes:
-        ends, what, which: as of :class:`triosim.memory.allocation_order.AllocationOrder`, of all passes.
+        ends, what, which: as of :class:`triosim.memory.allocation_order.AllocationOrder`, of the passes of each chunk:
+            both of each way that a micro-batch takes, and what reduces after them.
         code, part: of each block its :attr:`PatternRows.code`, and who has a part of it (0 for nobody).
         alike: storages that have to be equally large, shape ``(2, pairs)``.
-        first: of each chunk its first pass among these, and how many there are.
         reduced: as of :class:`AllocationPattern`, of all chunks.
     """
 
@@ -84,13 +84,12 @@ class StagePattern:
     code: NDArray[np.int64]
     part: NDArray[np.int8]
     alike: NDArray[np.int64]
-    first: tuple[int, ...]
     reduced: tuple[int, int]
 
     @staticmethod
     def of(chunks: Sequence[Sequence[SizedRows]], reduced: Sequence[tuple[int, int]]) -> StagePattern:
         """That of some chunks, one after another, each of which has the passes of its paths and what reduces after."""
-        which, ends, first = [], [0], [0]
+        which, ends = [], [0]
         own = once = 0
         for passes in chunks:
             for at, one in enumerate(passes):
@@ -98,7 +97,6 @@ class StagePattern:
                 place = np.where(rows.run == BACKWARD, rows.named + forward, rows.named)
                 which.append(place + np.where(rows.run == ITERATION, once, own))
                 ends.append(ends[-1] + len(rows))
-            first.append(len(which))
             own += max(len(one.rows) for one in passes[::2]) + max(len(one.rows) for one in passes[1::2])
             once += max(int(one.rows.named[one.rows.run == ITERATION].max(initial=-1)) + 1 for one in passes)
         every = [one for passes in chunks for one in passes]
@@ -107,7 +105,7 @@ class StagePattern:
         )
         return StagePattern(
             np.array(ends, np.int64), what.astype(np.int8), np.concatenate(which).astype(np.int32), code, label,
-            _joined([one.alike for one in every]), tuple(first),
+            _joined([one.alike for one in every]),
             (sum(own for own, _ in reduced), sum(other for _, other in reduced)),
         )  # fmt: skip
 
@@ -154,7 +152,10 @@ def _holding(known: list[_Pattern], sizes: NDArray[np.int64], make: Callable[[],
 
 
 def _joined(alike: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.unique(np.concatenate([_NOT_SIZED, *alike], axis=1), axis=1)
+    different = {id(one): one for one in alike if one.size}
+    if len(different) < 2:
+        return next(iter(different.values()), _NOT_SIZED)
+    return np.unique(np.concatenate(list(different.values()), axis=1), axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +206,7 @@ class ChunkMemory:
             NoBlocks: blocks do not add alike, or something depends on more than the chunk.
         """
         regathers, gathers = job.replication.regathers, job.modules is not None
-        ways = [_paths(order, number, regathers, gathers) for number in range(len(kind))]
-        paths = tuple(own for own, _ in ways)
+        paths, passes, micro_batch = _passes(order, len(kind), regathers, gathers)
         key = kind, paths, regathers
         pattern = _holding(self.known.stages.setdefault(key, []), self._storages, lambda: self._stage(*key))
         shards = tuple(shared.shards for shared in job.shared)
@@ -221,24 +221,9 @@ class ChunkMemory:
             buckets = [size for size, own_way in zip(pattern.reduced, job.shared, strict=True) if own_way.reductions]
             there = np.append(there, sum(buckets))
         there = _rounded(there)
-        passes, micro_batch = self._order(order, [path for _, path in ways], pattern.first)
         return AllocationOrder(
             there[there > 0], pattern.ends, pattern.what, pattern.which, self._size[key, shards], passes, micro_batch
         )  # fmt: skip
-
-    def _order(
-        self, order: StageOrder, paths: Sequence[NDArray[np.int64]], first: Sequence[int]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Which pass of which chunk each action is, reductions among them, and on which micro-batch it works."""
-        kinds, row = order.action_kinds, order.kind_of_action
-        chunk = np.array([kind.chunk for kind in kinds], np.int64)[row]
-        backward = np.array([kind.what is not Pass.FORWARD for kind in kinds], np.int64)[row]
-        path = np.stack(paths)[chunk, order.micro_batch]
-        passes = np.array(first)[chunk] + 2 * path + backward
-        ends = np.flatnonzero(order.last)
-        passes = np.insert(passes, ends + 1, np.array(first)[chunk[ends] + 1] - 1)
-        micro_batch = np.insert(order.micro_batch, ends + 1, order.micro_batch.max(initial=0))
-        return passes.astype(np.int32), micro_batch.astype(np.int32)
 
     def _stage(self, kind: Kind, paths: tuple[Paths, ...], regathers: bool) -> StagePattern:
         """What the chunks of a stage allocate.
@@ -315,9 +300,24 @@ _NOTHING = PatternRows.there(np.zeros(0, np.int64), np.zeros(0, bool))
 
 
 @kept(1024)
-def _paths(
-    order: StageOrder, chunk: int, regathers: bool, gathers: bool
-) -> tuple[tuple[MicroBatchPath, ...], NDArray[np.int64]]:
+def _passes(
+    order: StageOrder, chunks: int, regathers: bool, gathers: bool
+) -> tuple[tuple[Paths, ...], NDArray[np.int32], NDArray[np.int32]]:
+    """The ways that micro-batches take through each chunk, which pass of a :class:`StagePattern` each action is,
+    reductions among them, and on which micro-batch it works."""
+    ways = [_ways(order, chunk, regathers, gathers) for chunk in range(chunks)]
+    first = np.cumsum([0, *(2 * len(paths) + 1 for paths, _ in ways)])  # of the passes of each chunk
+    kinds, row = order.action_kinds, order.kind_of_action
+    chunk = np.array([kind.chunk for kind in kinds], np.int64)[row]
+    backward = np.array([kind.what is not Pass.FORWARD for kind in kinds], np.int64)[row]
+    path = np.stack([own for _, own in ways])[chunk, order.micro_batch]
+    passes, ends = first[chunk] + 2 * path + backward, np.flatnonzero(order.last)
+    passes = np.insert(passes, ends + 1, first[chunk[ends] + 1] - 1)
+    micro_batch = np.insert(order.micro_batch, ends + 1, order.micro_batch.max(initial=0))
+    return tuple(paths for paths, _ in ways), passes.astype(np.int32), micro_batch.astype(np.int32)
+
+
+def _ways(order: StageOrder, chunk: int, regathers: bool, gathers: bool) -> tuple[Paths, NDArray[np.int64]]:
     """The ways that micro-batches take through a chunk, and that of each."""
     kinds, row = order.action_kinds, order.kind_of_action
     taken = np.full((2, int(order.micro_batch.max(initial=0)) + 1), -1, np.int64)  # kind of both passes of each

@@ -14,6 +14,7 @@ from triosim.prediction.staged_job import StagedJob
 from triosim.prediction.summary import Summary
 from triosim.schedule.program import COLLECTIVES
 from triosim.search.evaluate import EvaluatedPlan
+from triosim.search.isolated_transfers import Call
 from triosim.search.outcome import Figures, binding, sizes_of
 from triosim.search.outline import OutlinedPlan
 from triosim.search.time_breakdown import breakdown, dominant_communication
@@ -36,15 +37,20 @@ def _breakdown(job: OutlinedPlan) -> Breakdown:
     run, end = job.run, job.run.end
     columns = (run.work, run.communication, run.hosted, end - run.work - run.communication - run.hosted)
     compute, exposed, host, rest = (float(column.mean()) * S for column in columns)
-    moved = {call: float(run.label_ticks[:, label].sum()) for call, label in job.labels.items()}
-    talking = (sum(moved.values()) + sum(job.calls.values())) * S / len(run.work)
+    talking = (sum(map(float, _moved(job).values())) + sum(job.calls.values())) * S / len(run.work)
     return Breakdown(compute, talking, exposed, host, rest)
+
+
+def _moved(job: OutlinedPlan) -> dict[Call, int]:
+    """Ticks of what all stages move beside their passes."""
+    ticks: list[int] = job.run.label_ticks.sum(axis=0).tolist()
+    return {call: ticks[label] for call, label in job.labels.items()}
 
 
 def _dominant_communication(job: OutlinedPlan) -> str:
     """The axis and the kind of collective or send that took most time."""
     names = job.made.mesh.names
-    ticks = {call: int(job.run.label_ticks[:, label].sum()) for call, label in job.labels.items()}
+    ticks = _moved(job)
     for call, more in job.calls.items():
         ticks[call] = ticks.get(call, 0) + more
     if not ticks:

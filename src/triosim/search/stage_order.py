@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ class StageOrder:
     """
 
     def __init__(self, actions: list[Action]) -> None:
-        columns = np.array(actions, np.int32).reshape(len(actions), 3)
+        columns = np.fromiter(chain.from_iterable(actions), np.int32, 3 * len(actions)).reshape(-1, 3)
         self._what, self.micro_batch, self._chunk = (np.ascontiguousarray(column) for column in columns.T)
         self._base = max(len(Pass), int(self._chunk.max(initial=0)) + 1)
         what = self._what.astype(np.int64)

@@ -439,6 +439,8 @@ class ServingKernels:
         data-centre dies it, SGLang and TensorRT-LLM have kernels whose instructions read them (ibid.)."""
         if DTYPE_BYTES[stored] >= 1:
             return "triton"
+        if self._multiplied(self.precision) == "float4_e2m1":
+            return "cutedsl"
         if stored == "float4_e2m1" and family_of(self.device) == "trtllm":
             return "native"
         known = "float4_e2m1" in self.device.peak_flops or stored != "float4_e2m1"

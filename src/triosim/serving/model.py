@@ -52,9 +52,11 @@ PRECISIONS = {
     "int8": Precision("int8", "int8"),
     "w4a16": Precision("bfloat16", "int4", 2 / 128),
     "mxfp4": Precision("bfloat16", "float4_e2m1", 1 / 32, of_experts=True),
+    "nvfp4": Precision("float4_e2m1", "float4_e2m1", 1 / 16),
 }
 """Weights by name.  w4a16 has a 16-bit scale for 128 elements (AWQ and GPTQ), mxfp4 one of 8 bits for 32 (OCP
-MX), of experts alone where there are any, as GPT-OSS is published (OpenAI, arXiv:2508.10925, section 2.1)."""
+MX), of experts alone where there are any, as GPT-OSS is published (OpenAI, arXiv:2508.10925, section 2.1).  nvfp4 has
+one of 8 bits for 16, and activations as narrow (NVIDIA's ModelOpt, of all linear layers but the head)."""
 
 HALVES = ("bfloat16", "float16")
 """Element types of 16 bits, of weights, caches and activations."""

@@ -58,12 +58,18 @@ def checked(pool: Pool) -> ServedModel:
 
 
 def _check_vendor(pool: Pool) -> None:
-    """Refuse engines on devices of makers whose they do not run on; a device that names none may be anything.
+    """Refuse engines and types of weights on devices of makers that have none; a device that names no maker may be
+    anything.
 
     Raises:
-        InputError: the engine is one.
+        InputError: the engine or the type is one.
     """
     device, known = pool.system.model(pool.first), ENGINES.chosen(pool.engine).vendors
+    if pool.weights == "nvfp4" and device.vendor not in ("NVIDIA", ""):
+        raise InputError(
+            f"nvfp4 is a type of weights of NVIDIA's, and {device.name} is of {device.vendor}: give another one of "
+            "--weights, as fp8"
+        )
     if known and device.vendor and device.vendor not in known:
         raise InputError(
             f"the engine {pool.engine} runs on devices of {' and '.join(known)}, and {device.name} is of "

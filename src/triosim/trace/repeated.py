@@ -35,7 +35,7 @@ ROOM = 64_000
 """Operators of the traces that a stage of a prediction keeps: eight of many layers, or dozens of short ones."""
 LONGEST_PERIOD = 8
 """Blocks that a unit may consist of, for models whose layers alternate."""
-LEAST_SAVED = 5
+LEAST_SAVED = 4
 """Blocks fewer than which are not worth leaving out."""
 
 

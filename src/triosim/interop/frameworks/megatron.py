@@ -2,7 +2,8 @@
 
 Names and meanings are those of ``megatron/training/arguments.py`` (core 0.13 and later).  ZeRO 1 is its distributed
 optimizer, ZeRO 3 Megatron-FSDP with ``optim_grads_params``; it has no ZeRO 2 that gathers parameters for each
-micro-batch.  Both may be in groups of replicas (``hsdp``), copies of the distributed optimizer there.
+micro-batch.  Both may be in groups of replicas (``hsdp``), copies of the distributed optimizer there.  Muon (core 0.15
+and later) goes with neither of its overlaps nor the distributed optimizer: ``dist_muon`` deals matrices to replicas.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from typing import Any
 
 from triosim.interop.frameworks.job import ASYNC_TP, HYBRID, ConfiguredJob, cannot
 from triosim.sources.models._llama_like import FULL
+from triosim.transform.optimizers.adamw import AdamW
+from triosim.transform.optimizers.muon import Muon
+from triosim.transform.optimizers.sgd import Sgd
+from triosim.transform.optimizing import optimizer
 
 NAME = "megatron"
 SCHEDULES = ("1f1b", "interleaved-1f1b")
@@ -40,6 +45,10 @@ QUANTIZE: dict[str, dict[str, Any]] = {
     "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
 }
 """Recipes of products in 8 bits, by the names of Transformer Engine's."""
+DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+"""Names of the element types of a precision-aware optimizer's moments."""
+MUON = {0: "muon", 1: "dist_muon"}
+"""Muon by what replicas divide: nothing, or its matrices among them."""
 EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a", "usp": "a2a+p2p"}
 """How context parallelism exchanges keys and values, by ``cp-style``."""
 PRECISION: dict[str, dict[str, Any]] = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}, "float32": {}}
@@ -68,9 +77,9 @@ def write(job: ConfiguredJob) -> str:
     Raises:
         InputError: Megatron-LM cannot say the plan.
     """
-    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP, HYBRID), ("quantize",))
+    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP, HYBRID), ("quantize", "optimizer"))
     start = f"torchrun --nnodes {job.servers} --nproc-per-node {job.devices // job.servers} pretrain_gpt.py"
-    said = {**_parallelism(job), **_batch(job), **_model(job)}
+    said = {**_parallelism(job), **_optimizer(job), **_batch(job), **_model(job)}
     words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items() if value is not False]
     text = " \\\n  ".join([start, *words])
     if job.family not in SIZES:
@@ -116,6 +125,33 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
         if plan.zero == 3:
             said["outer-dp-sharding-strategy"] = "no_shard"
     return {**said, **_recompute(plan.recompute)}
+
+
+def _optimizer(job: ConfiguredJob) -> dict[str, Any]:
+    plan = job.plan
+    rule = optimizer(plan.optimizer or "adamw")
+    if isinstance(rule, Muon):
+        if job.dp > 1 and plan.zero not in MUON:
+            raise cannot(NAME, f"optimizer {plan.optimizer} with zero {plan.zero}", "search with --among zero=0,1")
+        if job.groups > 1:
+            raise cannot(NAME, f"optimizer {plan.optimizer} in groups of replicas", f"leave {HYBRID} out")
+        return {
+            "optimizer": MUON[plan.zero if job.dp > 1 else 0], "muon-num-ns-steps": rule.steps,
+            "muon-use-nesterov": rule.nesterov, "muon-tp-mode": "blockwise",
+            "overlap-grad-reduce": False, "use-distributed-optimizer": False,
+        }  # fmt: skip
+    if rule == Sgd():
+        return {"optimizer": "sgd"}
+    if type(rule) is not AdamW:
+        raise cannot(NAME, f"optimizer {plan.optimizer}", "use adamw, sgd or muon")
+    if rule.moments not in DTYPES:
+        return {}
+    if not plan.zero or job.dp == 1:
+        raise cannot(NAME, f"moments in {rule.moments} without its distributed optimizer", "use zero 1")
+    return {
+        "use-precision-aware-optimizer": True, "exp-avg-dtype": DTYPES[rule.moments],
+        "exp-avg-sq-dtype": DTYPES[rule.moments],
+    }  # fmt: skip
 
 
 def _recompute(asked: str) -> dict[str, Any]:
