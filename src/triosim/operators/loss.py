@@ -81,7 +81,8 @@ class Loss(Kind):
         if call.name.startswith(_IN_PLACE):
             if call.backward:  # the target's element of each row, then all of it times the loss's gradient
                 return MovedBytes(counted.stream, size + rows * 2 * SECTOR, size, kernels=3.0)
-            # maximum, minus it, exponential, sum, by it: all read, three write (core/tensor_parallel/cross_entropy.py)
+            # maximum; minus it; exponential; sum; by it: all read, three write
+            # (megatron/core/tensor_parallel/cross_entropy.py)
             return MovedBytes(counted.stream, 5 * size + chosen, 3 * size, kernels=6.0)
         if call.name.startswith("cross_entropy"):  # a logarithmic softmax, kept for the backward, and the likelihood
             if call.backward:
