@@ -65,13 +65,17 @@ STACKS = {
     "GPT-Simple": "torch-compile", "Colossal-AI on H200": "deepspeed-transformers",
     "Optimum Habana on Gaudi 2": "megatron-gaudi", "nanochat": "torch-compile", "AWS Neuron Trn1, BERT": "maxtext",
     "AWS Neuron Trn1, ViT": "maxtext", "MLPerf Training 3.0 and 3.1, ResNet-50": "mxnet",
+    "LLMQ": "torch-compile", "MosaicML diffusion": "torch-eager", "Megatron-MoE-ModelZoo, Qwen3": "megatron-core",
+    "DeepSeek-V3": "megatron-core", "big_vision": "maxtext", "VectorLM": "deepspeed-transformers",
+    "universal-llm-trainer": "deepspeed-transformers",
 }  # fmt: skip
 """The software that each source measured."""
 NEAREST = {
     "FlagPerf FlagScale", "PaddleNLP LLaMA", "OLMo-core README", "AWS Neuron Trn1 training", "NeMo AutoModel LoRA",
     "llm.c scripts", "OPT-175B", "Llama 3 405B", "NeMo AutoModel pre-training", "MLPerf Training 5.1, FLUX.1",
     "XTuner speed benchmark", "MegaScale, its baseline", "Colossal-AI on H200", "Optimum Habana on Gaudi 2",
-    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT",
+    "AWS Neuron Trn1, BERT", "AWS Neuron Trn1, ViT", "LLMQ", "DeepSeek-V3", "big_vision", "VectorLM",
+    "universal-llm-trainer",
 }  # fmt: skip
 """Sources that ran other software, to which the stack that stands for it is the nearest."""
 OLD = {
@@ -201,15 +205,20 @@ PRESETS = {
     }), "nanochat d32": ("nanochat", {
         "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 16,
         "num_key_value_heads": 16, "vocab_size": 65536, "max_position_embeddings": 2048,
+    }), "Qwen2.5-0.5B": ("qwen2.5-0.5b", {}), "Qwen2.5-1.5B": ("qwen2.5-1.5b", {}), "Qwen2.5-3B": ("qwen2.5-3b", {}),
+    "Phi3-mini": ("phi-3-mini", {"max_position_embeddings": 8192}), "ViT-S/16": ("vit", {
+        "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "intermediate_size": 1536,
     }),
 }  # fmt: skip
 """Models of sources from P0346 on that the program knows by name."""
-TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
+TPUS = {"TPU-v3": "torus", "TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus", "TPU-v6e": "torus"}
 SLICES = {"TPU-v5e": "tpu-v5e-256", "TPU-v5p": "tpu-v5p-4x4x4"}
 """TPUs of which rows have several slices, and a slice of the catalog, with its network to others."""
-FLAT = ("TPU-v5e", "TPU-v6e")
+FLAT = ("TPU-v3", "TPU-v5e", "TPU-v6e")
 """TPUs whose torus has two dimensions."""
-SINGLE = {"RTX-3090", "RTX-4090", "V100-SXM2-16GB", "H100-PCIe-80GB", "RTX-A6000", "RTX-6000-Ada"}
+SINGLE = {
+    "RTX-3090", "RTX-4090", "RTX-5090", "V100-SXM2-16GB", "H100-PCIe-80GB", "RTX-A6000", "RTX-6000-Ada", "RTX-PRO-6000",
+}  # fmt: skip
 """GPUs that a row has one of, in no system of the catalog."""
 
 
@@ -348,7 +357,8 @@ _OF_IMAGES = {
     "MLPerf Training 4.0, Stable Diffusion": {"optimizer": "adamw"},
     "MLPerf Training 5.1, FLUX.1": {"optimizer": "adamw"}, "Lambda benchmark, ResNet-50": {"optimizer": "sgd"},
     "FlagPerf images": {"optimizer": "sgd"}, "AWS Neuron Trn1, ViT": {"optimizer": "adamw"},
-    "MLPerf Training 3.0 and 3.1, ResNet-50": {"optimizer": "sgd"},
+    "MLPerf Training 3.0 and 3.1, ResNet-50": {"optimizer": "sgd"}, "MosaicML diffusion": {"optimizer": "adamw"},
+    "big_vision": {"optimizer": "adamw"},
 }  # fmt: skip
 """Sources whose samples are images: ``seq_len`` is the height and width; and their optimizer (``--opt sgd`` is the
 default of timm's ``benchmark.py``; ``AdamW`` in fast-DiT's ``train.py``)."""
@@ -364,7 +374,8 @@ def _adapters(line: Mapping[str, str]) -> str:
         return ""
     if line["source"].startswith("MLPerf"):
         return "16,targets=qkv_proj+o_proj,base=quantized"  # fp8_params is FP8 in megatron_gpt_peft_tuning_config.yaml
-    return {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8"}.get(line["source"], bridge.ADAPTERS)
+    ranks = {"Qwen finetuning": "64", "NeMo AutoModel LoRA": "8", "VectorLM": "8,targets=q_proj+v_proj"}
+    return ranks.get(line["source"], bridge.ADAPTERS)
 
 
 def _first(line: Mapping[str, str]) -> tuple[float, ...]:
@@ -461,6 +472,10 @@ LOOKED_UP: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
         "attention": "unfused", "fused_pointwise": "torch.compile" in line["notes"],
     },
     "nanochat": lambda line: {"clip": True},
+    "LLMQ": lambda line: {"attention": "cudnn", "clip": True, "masters": False, "host": "graph"},
+    "MosaicML diffusion": lambda line: {"attention": "flash1", "reduce": "float32", "loss_scale": True},
+    "VectorLM": lambda line: {"attention": "flash2", "masters": False},
+    "universal-llm-trainer": lambda line: {"masters": False},
     "NVIDIA NeMo 25.04 performance summary": lambda line: _facts_of_nemo_25(line),
     "NVIDIA NeMo 25.07 performance summary": lambda line: _facts_of_nemo_25(line),
 }  # fmt: skip
@@ -693,6 +708,9 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
             plan["parallelism_options"] = {**plan.get("parallelism_options", {}), axis: size}
     if line["source"].startswith("NeMo AutoModel p"):
         plan["parallelism_options"] |= {"dispatch": "deepep"}
+    if line["source"].startswith(("Megatron-MoE", "DeepSeek-V3")):
+        plan["parallelism_options"] |= {"dispatch": "deepep" if "DeepEP" in line["notes"] else "alltoall"}
+        plan["parallelism_options"] |= {"etp": 1} if tp > 1 else {}
     if "Bridge" in line["source"] and experts > 1:
         plan["parallelism_options"] |= {"dispatch": bridge.dispatch(line), "capacity": bridge.capacity(line)}
         plan["parallelism_options"] |= {"etp": bridge.EXPERT_TENSOR_RANKS} if tp > 1 else {}
@@ -714,7 +732,9 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
             plan |= {"schedule": "zb-auto", "schedule_options": {"memory": float(found[1])}, "iterations": ITERATIONS}
         if line["model"] not in PRESETS:
             plan["stages"] = _cuts(line, pp * chunks)
-    if "Bridge" in line["source"] and bridge.overlaps_experts(line):
+    if line["source"] == "DeepSeek-V3":
+        plan |= {"schedule": "dualpipe", "schedule_options": {"combined": True}}
+    if ("Bridge" in line["source"] and bridge.overlaps_experts(line)) or "1F1B overlap" in line["overlap"]:
         plan |= {
             "schedule": plan.get("schedule", "1f1b"),
             "schedule_options": {**plan.get("schedule_options", {}), "combined": True},
