@@ -40,6 +40,7 @@ GROUPS = {
     "P0401": "MLPerf Training 4.0 and 5.1: Hopper, MI300X to MI355X",
     "P0501": "MLPerf 5.1 on Blackwell, cuDNN's Llama, NeMo fine-tuning",
     "P0545": "XTuner, Lambda, FlagPerf's encoders, Nemotron-4, NeMo 2025, ...",
+    "P0607": "LLMQ, MosaicML's diffusion, Qwen3 in ModelZoo, VectorLM, ...",
 }
 """Sources that came together, by the id of their first row."""
 EVEN, ODD, NOW = "even rows, which may shape a stack", "odd rows, which judge", "the same rows as predicted now"
