@@ -6,6 +6,8 @@ and circuits where every route is one link; any other is asked in Python, once f
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,9 +15,11 @@ import triosim.engine._native as _native
 from triosim.engine.column_types import typed_columns
 from triosim.engine.graph import EngineNetwork, Graph, GraphRun, Stuck
 from triosim.engine.solver import NetworkModel
-from triosim.engine.solvers.circuit import Circuit, CircuitRules
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
+
+if TYPE_CHECKING:
+    from triosim.engine.solvers.circuit import CircuitRules
 
 BUILT_IN: dict[type[NetworkModel], str] = {MaxMin: "max-min", EqualSplit: "equal-split"}
 """Network models that the engine need not ask in Python on any network."""
@@ -87,6 +91,8 @@ def built_in(model: NetworkModel, wires: EngineNetwork) -> tuple[str, CircuitRul
     """Name of a network model that need not be asked in Python on this network, and its rules; None for any other."""
     if type(model) in BUILT_IN:
         return BUILT_IN[type(model)], None
+    from triosim.engine.solvers.circuit import Circuit  # few runs ask for circuits
+
     rules = model.rules(wires) if type(model) is Circuit else None  # another class may do something else
     return None if rules is None else (CIRCUIT, rules)
 
