@@ -9,6 +9,7 @@
 #include "carried.hpp"
 #include "cells.hpp"
 #include "check.hpp"
+#include "circuit.hpp"
 #include "columns.hpp"
 #include "engine.hpp"
 #include "equal_split.hpp"
@@ -170,17 +171,35 @@ private:
     Tick wake_ = NEVER;
 };
 
-std::unique_ptr<Network> built_in(const std::string& name, const Roads& roads) {
+// The rules of triosim.engine.solvers.circuit.CircuitRules, or none; for so many links.
+std::optional<CircuitRules> circuit_rules(nb::handle rules, std::size_t links) {
+    if (rules.is_none()) return std::nullopt;
+    Columns columns;
+    const auto ends = columns.flat<std::int32_t>(rules.attr("ends"), "ends");
+    const auto number = [&](const char* name) { return Columns::number(rules.attr(name), name); };
+    const Tick setup = number("setup");
+    const std::int64_t ports = number("ports"), buffer = number("receive_buffer");
+    bool good = ends.size() == 2 * links && within(ends, 0, static_cast<std::int64_t>(ends.size())) && setup >= 0 &&
+                ports >= 1 && buffer >= 0;
+    for (std::size_t link = 0; good && link < links; ++link) good = ends[2 * link] != ends[2 * link + 1];
+    if (!good) throw Refused("rules of circuits that make no sense");
+    return CircuitRules(setup, ports, buffer, ends);
+}
+
+// rules: of the model "circuit".
+std::unique_ptr<Network> built_in(const std::string& name, const Roads& roads, const std::optional<CircuitRules>& rules) {
     if (name == "max-min") return std::make_unique<MaxMin>(roads);
     if (name == "max-min by ripples") return std::make_unique<MaxMin>(roads, MaxMin::Way::ripples);
     if (name == "max-min by levels") return std::make_unique<MaxMin>(roads, MaxMin::Way::levels);
     if (name == "max-min by turns") return std::make_unique<MaxMin>(roads, MaxMin::Way::turns);
     if (name == "equal-split") return std::make_unique<EqualSplit>(roads);
+    if (name == "circuit" && rules && roads.longest <= 1) return std::make_unique<Circuit>(roads, *rules);
     throw Refused("no network model of that name is built in");
 }
 
-std::unique_ptr<Network> network(nb::handle model, nb::handle wires, const Roads& roads) {
-    if (nb::isinstance<nb::str>(model)) return built_in(nb::cast<std::string>(model), roads);
+std::unique_ptr<Network> network(nb::handle model, nb::handle wires, const Roads& roads,
+                                 const std::optional<CircuitRules>& rules) {
+    if (nb::isinstance<nb::str>(model)) return built_in(nb::cast<std::string>(model), roads, rules);
     return std::make_unique<PythonModel>(nb::borrow(model), wires, roads);
 }
 
@@ -195,10 +214,12 @@ void accept(const Graph& graph, const Wires& wires) {
 }
 
 // See triosim/engine/native.py.
-nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool alone, bool formulas) {
+nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool alone, bool formulas,
+                nb::object py_rules) {
     Reader reader;
     const Graph graph = reader.graph(py_graph);
     const Wires wires = reader.wires(py_wires);
+    const std::optional<CircuitRules> rules = circuit_rules(py_rules, wires.capacity.size());
     std::vector<Tick> start(graph.size()), finish(graph.size()), begin;
     std::vector<std::int64_t> link_bytes(wires.capacity.size(), 0);
     std::optional<Roads> roads;
@@ -211,7 +232,7 @@ nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool
         accept(graph, wires);
         roads.emplace(wires);
     }
-    solver = network(model, py_wires, *roads);
+    solver = network(model, py_wires, *roads, rules);
     {
         const nb::gil_scoped_release release;
         std::vector<Tick> begins;  // of each collective that is run; what else the engine needed is given back here
@@ -248,8 +269,8 @@ bool is_factor(double value) { return std::isfinite(value) && value >= 0; }
 // Where one draw after another of a graph is played.
 class Desk {
 public:
-    Desk(const Graph& graph, const Wires& wires)
-        : graph_(graph), wires_(wires), amount_(graph.amount.begin(), graph.amount.end()),
+    Desk(const Graph& graph, const Wires& wires, const std::optional<CircuitRules>& rules)
+        : graph_(graph), wires_(wires), rules_(rules), amount_(graph.amount.begin(), graph.amount.end()),
           capacity_(wires.capacity.begin(), wires.capacity.end()), start_(graph.size()), finish_(graph.size()) {}
 
     // When the last task ends; BEYOND where that cannot be counted, NEVER where some task never does.
@@ -268,7 +289,7 @@ public:
         Wires lines = wires_;
         lines.capacity = capacity_;
         const Roads roads(lines);
-        const auto solver = built_in(model, roads);
+        const auto solver = built_in(model, roads, rules_);
         std::ranges::fill(start_, 0);
         Engine engine(drawn, roads, *solver, start_, finish_, true, true, interrupts ? poll : [] {});
         if (!engine.play()) return BEYOND;
@@ -279,16 +300,18 @@ public:
 private:
     const Graph& graph_;
     const Wires& wires_;
+    const std::optional<CircuitRules>& rules_;
     std::vector<std::int64_t> amount_, capacity_;
     std::vector<Tick> start_, finish_;
 };
 
 nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string& model, nb::object py_kind,
-                     nb::object py_factors, nb::object py_links) {
+                     nb::object py_factors, nb::object py_links, nb::object py_rules) {
     Reader reader;
     Columns columns;
     const Graph graph = reader.graph(py_graph);
     const Wires wires = reader.wires(py_wires);
+    const std::optional<CircuitRules> rules = circuit_rules(py_rules, wires.capacity.size());
     const auto kind = columns.flat<std::int32_t>(py_kind, "kind");
     const auto [factors, kinds] = columns.rows<double>(py_factors, "factors");
     const auto links = columns.flat<double>(py_links, "links");
@@ -309,7 +332,7 @@ nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string
             throw Refused("factors and links must be finite and 0 or more");
         }
         const std::size_t threads = workers(ends.size());
-        std::vector<Desk> desks(threads, Desk(graph, wires));
+        std::vector<Desk> desks(threads, Desk(graph, wires, rules));
         side_by_side(ends.size(), threads, [&, factors = factors, kinds = kinds](std::size_t draw, std::size_t worker) {
             const auto factor = factors.subspan(draw * kinds, kinds);
             ends[draw] = desks[worker].end(model, kind, factor, links[draw], worker == 0);
@@ -507,9 +530,9 @@ nb::object refine(nb::object py_traffic) {
 NB_MODULE(_native, m) {
     m.doc() = "The engine in C++; see triosim.engine.native.";
     nb::exception<Refused>(m, "Refused", PyExc_ValueError);
-    m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a);
+    m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a, "rules"_a = nb::none());
     m.def("play_many", &play_many, "graph"_a, "wires"_a, "model"_a, "kind"_a.none(), "factors"_a.none(),
-          "links"_a.none());
+          "links"_a.none(), "rules"_a = nb::none());
     m.def("replay", &replay, "graph"_a, "kind"_a.none(), "fixed"_a.none(), "shared"_a.none(), "factors"_a.none(),
           "links"_a.none(), "at"_a.none());
     m.def("steady", &steady_turn, "pieces"_a, "streams"_a);

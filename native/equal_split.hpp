@@ -12,7 +12,7 @@ public:
     explicit EqualSplit(const Roads& roads) : Sharing(roads), traffic_(roads), seen_(roads.capacity.size(), 0) {}
 
 protected:
-    void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) override {
+    void rates(Tick, Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) override {
         touched_.clear();
         for (const std::int32_t slot : left) {
             touch(traffic_.hops(slot));

@@ -54,7 +54,7 @@ public:
             served_[slot] = {flow.work, 0, now};
         }
         changed_.clear();
-        rates(joined, left, changed_);
+        rates(now, joined, left, changed_);
         for (const Rated& flow : changed_) {
             Served& served = served_[static_cast<std::size_t>(flow.slot)];
             served.work -= Work{served.rate} * (now - served.since);
@@ -70,8 +70,8 @@ protected:
         std::int64_t rate;
     };
 
-    // The rates that change, of at least 1; appends them, those of all flows that joined among them.
-    virtual void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) = 0;
+    // The rates that change, of at least 1: appends them.  A flow that has joined stands still until it has one.
+    virtual void rates(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) = 0;
 
     const Roads& roads_;
 

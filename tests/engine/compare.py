@@ -38,6 +38,7 @@ from triosim.core.registry import of_file
 from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, GraphRun, Stuck, Task
 from triosim.engine.monte_carlo import scale_amounts
 from triosim.engine.solver import SOLVERS, NetworkModel
+from triosim.engine.solvers.circuit import Circuit
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
 
@@ -64,6 +65,15 @@ CAPACITIES = (
 )
 
 
+Model = Callable[[], NetworkModel]
+
+
+def any_circuits(draw: Random) -> Model:
+    """Circuits that are set up often: few ports, and a buffer that may be small."""
+    setup, ports = draw.choice([0, 0, 1e-6, 5e-6, 1e-3]), draw.choice([1, 1, 2, 3])
+    return partial(Circuit, setup, ports, draw.choice([None, None, 1, 100, 2500]))
+
+
 def on(name: str) -> OnNodes:
     """Networks that a model understands, with weights only where it knows of them."""
     kinds = [any_direct] if name in DIRECT_ONLY else [any_direct, any_switch, any_switch, any_ring]
@@ -76,9 +86,7 @@ def on(name: str) -> OnNodes:
     return network
 
 
-def outcome(
-    play: Player, graph: Graph, network: EngineNetwork, model: type[NetworkModel], closed_form: bool
-) -> Outcome:
+def outcome(play: Player, graph: Graph, network: EngineNetwork, model: Model, closed_form: bool) -> Outcome:
     """All that can be seen of a run, or how it failed."""
     try:
         played = play(graph, network, model(), _closed_form=closed_form)
@@ -318,12 +326,17 @@ def compare_draws(cases: int, first: int, draws: int = 8) -> None:
 
     for number in range(first, first + cases):
         draw, rng = Random(number), np.random.default_rng(number)
-        graph, network = draw.choice([any_graph, crowd, exchanges])(draw)
+        circuits = number % 3 == 0
+        graph, network = (
+            any_graph(draw, on=any_direct) if circuits else draw.choice([any_graph, crowd, exchanges])(draw)
+        )
         kind = np.where(graph.kind == Task.COMPUTE, rng.integers(-1, 3, len(graph)), -1).astype(np.int32)
         factors, links = rng.uniform(0.5, 2.0, (draws, 3)), rng.uniform(0.5, 2.0, draws)
-        for model in (MaxMin, EqualSplit):
-            ends = native.play_many(graph, network, model(), kind, factors, links).tolist()
-            for row, link, end in zip(factors, links, ends, strict=True):
+        models: list[Model] = [MaxMin, EqualSplit, *([any_circuits(draw)] if circuits else [])]
+        for model in models:
+            ends = native.play_many(graph, network, model(), kind, factors, links)
+            assert ends is not None
+            for row, link, end in zip(factors, links, ends.tolist(), strict=True):
                 amount = scale_amounts(graph.amount, np.append(row, 1.0)[kind])
                 capacity = np.maximum(scale_amounts(network.capacity, np.full(len(network.capacity), link)), 1)
                 capacity = np.where(network.capacity == UNLIMITED, UNLIMITED, capacity)
@@ -332,7 +345,7 @@ def compare_draws(cases: int, first: int, draws: int = 8) -> None:
                     expected = int(alone.finish.max(initial=0))
                 except Stuck:
                     expected = -1
-                assert end == expected, f"draws of graph {number} under {model.__name__}: {end}, alone {expected}"
+                assert end == expected, f"draws of graph {number} under {model}: {end}, alone {expected}"
 
 
 def main() -> None:

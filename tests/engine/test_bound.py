@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from triosim.engine.check import check
 from triosim.engine.contention_free import MessageOp
 from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.monte_carlo import play_many
+from triosim.engine.solvers.circuit import CircuitRules
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.memory.footprint import played
 from triosim.network.rank_classes import RankClasses, Traffic, refined
@@ -348,6 +350,35 @@ def test_a_model_that_is_not_built_in() -> None:
     ):
         with pytest.raises(ValueError, match="no network model of that name is built in"):
             call()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ends": np.array([0, 1, 1, 2], np.int32)},
+        {"ends": np.array([0, 1, 1, 2, 2, 6], np.int32)},
+        {"ends": np.array([0, 1, 1, -1, 2, 0], np.int32)},
+        {"ends": np.array([0, 1, 1, 1, 2, 0], np.int32)},
+        {"ends": np.array([0, 1, 1, 2, 2, 0], np.int64)},
+        {"setup": -1},
+        {"ports": 0},
+        {"receive_buffer": -1},
+        {"ports": 2**63},
+    ],
+)
+def test_rules_of_circuits_that_make_no_sense(change: dict[str, Any]) -> None:
+    good = CircuitRules(1, 1, 0, np.array([0, 1, 1, 2, 2, 0], np.int32))
+    plain = replace(NETWORK, weights=None)
+    for rules in (good, replace(good, **change)):
+        for call in (
+            lambda rules: _native.play(GRAPH, plain, "circuit", True, True, rules),
+            lambda rules: _native.play_many(GRAPH, plain, "circuit", KIND, FACTORS, LINKS, rules),
+        ):
+            if rules is good:
+                call(rules)
+                continue
+            with pytest.raises(ValueError):
+                call(rules)
 
 
 SIZES, EVENTS = np.array([512, 1 << 21, 1024], np.int64), np.array([0, 1, 3, 2, 4, 5, 0], np.int64)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.engine.compare import agree, chains, compare, crowd, defective, exchanges, outcome
-from tests.engine.graphs import GB_PER_S, US, Builder, edges, from_random, graphs, interrupted, wires
+from tests.engine.compare import Model, agree, any_circuits, chains, compare, crowd, defective, exchanges, outcome
+from tests.engine.graphs import (
+    GB_PER_S,
+    US,
+    Builder,
+    any_direct,
+    any_graph,
+    any_interruption,
+    edges,
+    from_random,
+    graphs,
+    interrupted,
+    wires,
+)
 from tests.exploring import examples
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
@@ -18,6 +31,7 @@ from triosim.engine import reference
 from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.play import ENGINES
 from triosim.engine.solver import Flow, NetworkModel
+from triosim.engine.solvers.circuit import Circuit
 from triosim.engine.solvers.max_min import MaxMin
 
 native = pytest.importorskip("triosim.engine.native", reason="no compiler was there at installation")
@@ -59,6 +73,36 @@ def test_exchanges_are_played_alike_in_every_way(case: tuple[Graph, EngineNetwor
 @given(from_random(defective))
 def test_what_is_no_graph_is_refused_in_the_same_words(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case)
+
+
+def circuits(draw: Random) -> tuple[Graph, EngineNetwork, Model]:
+    return *draw.choice([any_graph, any_interruption])(draw, on=any_direct), any_circuits(draw)
+
+
+@RELAXED
+@given(from_random(circuits))
+def test_circuits_that_are_set_up_often_are_played_alike(case: tuple[Graph, EngineNetwork, Model]) -> None:
+    _, network, model = case
+    assert native.built_in(model(), network) is not None
+    assert outcome(native.play, *case, True) == outcome(reference.play, *case, True)
+
+
+def test_circuits_are_asked_in_python_where_they_may_refuse() -> None:
+    b = Builder()
+    b.transfer(0, 100)
+    ends = np.array([[0, 1], [1, 2]], np.int32)
+    for routes, joined, why in (([[0, 1]], ends, "--topology full"), ([[0], [1]], None, "which two devices")):
+        network = replace(wires([GB_PER_S] * 2, routes), ends=joined)
+        assert native.built_in(Circuit(), network) is None
+        with pytest.raises(InputError, match=why):
+            native.play(b.graph(), network, Circuit())
+
+
+@pytest.mark.parametrize("model", [Circuit(ports=2**63), Circuit(receive_buffer=2**63), type("Own", (Circuit,), {})()])
+def test_circuits_that_the_engine_cannot_count_or_does_not_know_are_asked_in_python(model: Circuit) -> None:
+    network = replace(wires([GB_PER_S], [[0]]), ends=np.array([[0, 1]], np.int32))
+    assert native.built_in(Circuit(), network) is not None
+    assert native.built_in(model, network) is None
 
 
 def test_many_cases_under_all_models() -> None:

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.solver import NetworkModel
+from triosim.engine.solvers.circuit import CircuitRules
 
 _Ticks = NDArray[int64]
 
@@ -12,7 +13,12 @@ class Refused(ValueError):
     """Columns that make no sense; :mod:`triosim.engine.check` says which."""
 
 def play(
-    graph: Graph, wires: EngineNetwork, model: NetworkModel | str, alone: bool, formulas: bool
+    graph: Graph,
+    wires: EngineNetwork,
+    model: NetworkModel | str,
+    alone: bool,
+    formulas: bool,
+    rules: CircuitRules | None = None,
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], int, int, bool, bool, int]:
     """Play.
 
@@ -21,6 +27,7 @@ def play(
         model: a network model, or the name of one that is built in.
         alone: whether collectives that share no link may be advanced without asking the model.
         formulas: and without playing their transfers, where there is a closed form.
+        rules: of the model ``circuit``, which is built in where there are some and no route crosses two links.
 
     Returns:
         start, begin, finish, bytes of each link, flows, events, whether all tasks ended, whether all ticks could be
@@ -37,11 +44,13 @@ def play_many(
     kind: NDArray[int32],
     factors: NDArray[float64],
     links: NDArray[float64],
+    rules: CircuitRules | None = None,
 ) -> NDArray[int64]:
     """Play many times.  See :func:`triosim.engine.monte_carlo.play_many`.
 
     Args:
         model: name of a network model that is built in.
+        rules: as of :func:`play`.
 
     Returns:
         The tick at which the last task ends in each draw, or -1 where not all end.

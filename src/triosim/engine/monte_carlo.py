@@ -46,10 +46,9 @@ def play_many(
     if selected_engine() == "native":
         from triosim.engine import native
 
-        if type(model) in native.BUILT_IN:
-            ends = native.play_many(graph, wires, model, kind, factors, links)
-            if (ends >= 0).all():
-                return ends
+        ends = native.play_many(graph, wires, model, kind, factors, links)
+        if ends is not None and (ends >= 0).all():
+            return ends
     found = []
     for row, link in zip(factors, links, strict=True):
         drawn = replace(graph, amount=scale_amounts(graph.amount, np.append(row, 1.0)[kind]))

@@ -1,10 +1,12 @@
 """The engine in C++: the same ticks as :mod:`triosim.engine.reference`, many times faster.
 
-It is there where a compiler was when TrioSim was installed.  The network models max-min and equal-split are built in;
-any other is asked in Python, once for each instant.
+It is there where a compiler was when TrioSim was installed.  The network models max-min and equal-split are built in,
+and circuits where every route is one link; any other is asked in Python, once for each instant.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,14 @@ from triosim.engine.solver import NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
 
+if TYPE_CHECKING:
+    from triosim.engine.solvers.circuit import CircuitRules
+
 BUILT_IN: dict[type[NetworkModel], str] = {MaxMin: "max-min", EqualSplit: "equal-split"}
-"""Network models that the engine need not ask in Python."""
+"""Network models that the engine need not ask in Python on any network."""
+
+CIRCUIT = "circuit"
+"""One that it need not ask on some."""
 
 WAYS = ("ripples", "levels", "turns")
 """How max-min fair rates can be found: around what changes (native/maxmin.hpp), from the lowest level that changes
@@ -56,11 +64,11 @@ def play(
         check(graph, wires)
         raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
     fit = typed_columns(graph, wires)
-    how = BUILT_IN.get(type(model), model)
+    how, rules = built_in(model, fit[1]) or (model, None)
     if _rates and how == BUILT_IN[MaxMin]:
         how = f"{how} by {_rates}"
     try:
-        played = _native.play(*fit, how, _closed_form, _formulas)
+        played = _native.play(*fit, how, _closed_form, _formulas, rules)
     except _native.Refused as error:
         raise _why_refused(graph, wires, error) from None
     start, begin, finish, link_bytes, flows, events, ended, counted, over = played
@@ -79,6 +87,16 @@ def play(
     return GraphRun(start, begin, finish, link_bytes, flows, events, "native")
 
 
+def built_in(model: NetworkModel, wires: EngineNetwork) -> tuple[str, CircuitRules | None] | None:
+    """Name of a network model that need not be asked in Python on this network, and its rules; None for any other."""
+    if type(model) in BUILT_IN:
+        return BUILT_IN[type(model)], None
+    from triosim.engine.solvers.circuit import Circuit  # few runs ask for circuits
+
+    rules = model.rules(wires) if type(model) is Circuit else None  # another class may do something else
+    return None if rules is None else (CIRCUIT, rules)
+
+
 def play_many(
     graph: Graph,
     wires: EngineNetwork,
@@ -86,23 +104,28 @@ def play_many(
     kind: NDArray[np.int32],
     factors: NDArray[np.float64],
     links: NDArray[np.float64],
-) -> NDArray[np.int64]:
+) -> NDArray[np.int64] | None:
     """When the last task ends in each of many draws; see :func:`triosim.engine.monte_carlo.play_many`.
 
     Args:
         graph: the tasks.
         wires: the network.
-        model: one of :data:`BUILT_IN`.
+        model: how links are shared.
         kind, factors, links: as there.
 
     Returns:
-        -1 for a draw of which not all tasks end.
+        -1 for a draw of which not all tasks end; None for a model that must be asked in Python.
 
     Raises:
         ValueError: the columns make no sense.
     """
+    fit = typed_columns(graph, wires)
+    found = built_in(model, fit[1])
+    if found is None:
+        return None
+    how, rules = found
     try:
-        return _native.play_many(*typed_columns(graph, wires), BUILT_IN[type(model)], kind, factors, links)
+        return _native.play_many(*fit, how, kind, factors, links, rules)
     except _native.Refused as error:
         raise _why_refused(graph, wires, error) from None
 

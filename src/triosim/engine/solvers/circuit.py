@@ -17,12 +17,32 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.core.units import parse_bytes, parse_time, picoseconds
 from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import WORK_PER_BYTE, Flow, Sharing
+
+
+@dataclass(frozen=True)
+class CircuitRules:
+    """Circuits on a network, in numbers of 64 bits: what an engine must know that need not ask.
+
+    Attributes:
+        setup: ticks.
+        ports: of each device.
+        receive_buffer: bytes; 0 for no limit.
+        ends: the two devices of each link, numbered from 0 in their order, one link after another, int32.
+    """
+
+    setup: int
+    ports: int
+    receive_buffer: int
+    ends: NDArray[np.int32]
 
 
 @dataclass(frozen=True, order=True)
@@ -104,6 +124,16 @@ class Circuit(Sharing):
         self._setting_up: list[tuple[int, int]] = []
         self.circuits_made = 0
         self.wake = None
+
+    def rules(self, network: EngineNetwork) -> CircuitRules | None:
+        """What this model does on a network; None where it must be asked, or must refuse."""
+        ends, most = network.ends, max(self.ports, self.receive_buffer or 0)
+        if ends is None or most > np.iinfo(np.int64).max or int(network.routes.lengths().max(initial=0)) > 1:
+            return None
+        if (ends[:, 0] == ends[:, 1]).any():
+            return None
+        _, device = np.unique(ends, return_inverse=True)
+        return CircuitRules(self.setup, self.ports, self.receive_buffer or 0, device.reshape(-1).astype(np.int32))
 
     def rates(self, now: int, joined: Sequence[Flow], left: Collection[int]) -> Mapping[int, int]:
         """See :meth:`Sharing.rates`."""
