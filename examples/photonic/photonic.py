@@ -19,7 +19,7 @@ from pathlib import Path
 import triosim
 from triosim.core.units import format_bandwidth, format_time, parse_bandwidth
 from triosim.hardware.description import read_table
-from triosim.network.hamiltonian import grid_cycle
+from triosim.network.device_assignment import grid_cycle
 
 HERE = Path(__file__).resolve().parent
 STUDY = read_table(HERE / "wafer.toml")

@@ -62,10 +62,9 @@ class SgLang(Policy):
     def _prompts(self) -> Batch:
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
-        for request in self.ready():
-            if not request.decoding:
-                step.append((request, min(request.lacks, left)))
-                left -= step[-1][1]
+        for request in (one for one in self.ready() if not one.decoding):
+            step.append((request, min(request.lacks, left)))
+            left -= step[-1][1]
         kept = 0.0
         for request in self.running:
             kept += min(request.remaining, MOST_TO_COME) * self.ratio
