@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -237,6 +237,10 @@ class Summary:
 
     def run_plan(self) -> RunPlan:
         """The plan as it was run."""
+        return RunPlan(**self.run_fields())
+
+    def run_fields(self) -> dict[str, Any]:
+        """The fields of the plan as it was run: many plans are compared by some of them, without a plan anew."""
         mesh = self.of.mesh
         run = {
             **{name: size for name, size in mesh.axes if name in AXES}, "batch_size": mesh.batch_size,
@@ -245,7 +249,7 @@ class Summary:
             "sequence_length": self.of.whole.meta.sequence_length,
             "stages": tuple(self.of.stages.firsts) if mesh.stages > 1 else None,
         }  # fmt: skip
-        return RunPlan(**{**self.of.plan.asdict(), **run})
+        return {**self.of.plan.asdict(), **run}
 
     def _fidelity(self) -> Fidelity:
         asked = self.of.fidelity

@@ -205,6 +205,7 @@ class AllocationPattern:
         told = ROUND_BYTES * np.where(taken, np.arange(len(size)) + 1, 0)
         self._blocks = replace(blocks, size=told)
         self._passes: dict[MicroBatchPath, tuple[PatternRows, PatternRows]] = {}
+        self._used_alike: dict[tuple[bytes, ...], tuple[PatternRows, PatternRows]] = {}  # by what they use
         self._within: dict[Pass, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._decided: dict[_Fragment, BlockUses] = {}  # uses of blocks of the iteration
         self._checked: set[frozenset[MicroBatchPath]] = set()
@@ -222,18 +223,21 @@ class AllocationPattern:
         self.shares = False
 
     def passes(self, path: MicroBatchPath) -> tuple[PatternRows, PatternRows]:
-        """What the forward and the backward of a path allocate and free.
+        """What the forward and the backward of a path allocate and free: the same rows for paths that use blocks alike.
 
         Raises:
             NoBlocks: lifetimes decide, or passes use other blocks where other parameters are gathered.
         """
         if path not in self._passes:
             uses = [_used_in(self.facts, *fragment, self.regathers) for fragment in _fragments(path)]
-            self._check(uses)
             for fragment, own in zip(_fragments(path), uses, strict=True):
                 self._decided[fragment] = own.of(self._once[own.block])
-            forward, backward = self._ordered(uses)
-            self._passes[path] = forward, backward
+            alike = tuple(column.tobytes() for own in uses for column in (own.block, own.first, own.last, own.frees))
+            if alike not in self._used_alike:
+                self._check(uses)
+                forward, backward = self._ordered(uses)
+                self._used_alike[alike] = forward, backward
+            self._passes[path] = self._used_alike[alike]
         return self._passes[path]
 
     def check(self, paths: Sequence[MicroBatchPath]) -> None:

@@ -46,9 +46,6 @@ Paths = tuple[MicroBatchPath, ...]
 Kind = tuple[ModelChunk, ...]
 """The chunks of a stage."""
 
-_ANY = LONGEST + 1
-"""What stands for any number of blocks from that on."""
-
 
 @dataclass(frozen=True, eq=False)
 class SizedRows:
@@ -164,7 +161,7 @@ class StructurePatterns:
 
     Attributes:
         chunks: what chunks of few blocks allocate, by whether a backward gathers again what the forward has.
-        blocks: rows of any number of blocks, by a chunk that has :data:`_ANY` and what else tells them apart.
+        blocks: rows of any number of blocks, by those of few.
         stages: what stages allocate, by their chunks and the paths through these.
         resident: what is there before, by chunks.
 
@@ -172,7 +169,7 @@ class StructurePatterns:
     """
 
     chunks: dict[tuple[ModelChunk, bool], AllocationPattern] = field(default_factory=dict)
-    blocks: dict[Hashable, list[PatternOfBlocks]] = field(default_factory=dict)
+    blocks: dict[tuple[PatternRows, ...], list[PatternOfBlocks]] = field(default_factory=dict)
     stages: dict[tuple[Kind, tuple[Paths, ...], bool], list[StagePattern]] = field(default_factory=dict)
     resident: dict[tuple[Kind, bool], list[ResidentPattern]] = field(default_factory=dict)
 
@@ -232,15 +229,17 @@ class ChunkMemory:
             NoBlocks: as of :meth:`allocations`.
         """
         chunks, reduced = [], []
+        written: dict[tuple[int, tuple[PatternRows, ...]], SizedRows] = {}  # chunks and paths have many in common
         for chunk, own in zip(kind, paths, strict=True):
             few = self._few(chunk, regathers)
             for one in few:
                 one.check(own)
-            rows = [
-                self._rows(chunk, (regathers, path, at), [one.passes(path)[at] for one in few])
-                for path in own for at in range(2)
-            ]  # fmt: skip
-            chunks.append([*rows, self._rows(chunk, regathers, [one.after for one in few])])
+            rows = [tuple(one.passes(path)[at] for one in few) for path in own for at in range(2)]
+            keys = [(chunk.blocks, of_few) for of_few in (*rows, tuple(one.after for one in few))]
+            for key in keys:
+                if key not in written:
+                    written[key] = self._rows(*key)
+            chunks.append([written[key] for key in keys])
             reduced.append(self._reduced(chunk, few))
             if len(kind) > 1 and any(one.shares for one in few):
                 raise NoBlocks("chunks that have the same in memory")
@@ -260,7 +259,7 @@ class ChunkMemory:
             low, high = spans.get(name, (int(own.code[0]), int(own.code[-1])))
             spans[name] = min(low, int(own.code[0])), max(high, int(own.code[-1]))
         found = [
-            self._rows(chunk, (regathers, name), [one.resident.get(name, _NOTHING) for one in ones], sizes)
+            self._rows(chunk.blocks, tuple(one.resident.get(name, _NOTHING) for one in ones), sizes)
             for name in in_order(spans) for chunk, ones in zip(kind, few, strict=True)
             if any(name in one.resident for one in ones)
         ]  # fmt: skip
@@ -270,15 +269,13 @@ class ChunkMemory:
             _joined([one.alike for one in found]),
         )  # fmt: skip
 
-    def _rows(
-        self, chunk: ModelChunk, name: Hashable, few: Sequence[PatternRows], sizes: NDArray[np.int64] | None = None
-    ) -> SizedRows:
+    def _rows(self, blocks: int, few: tuple[PatternRows, ...], sizes: NDArray[np.int64] | None = None) -> SizedRows:
         """Some rows of a chunk from those of few blocks; of many they are written anew, being long and seldom asked."""
         if len(few) == 1:
             return SizedRows(few[0], _NOT_SIZED)
-        key, sizes = (chunk._replace(blocks=_ANY), name), self._storages if sizes is None else sizes
-        made = _holding(self.known.blocks.setdefault(key, []), sizes, lambda: PatternOfBlocks(few, sizes))
-        return SizedRows(made.of(chunk.blocks), made.alike)
+        sizes = self._storages if sizes is None else sizes
+        made = _holding(self.known.blocks.setdefault(few, []), sizes, lambda: PatternOfBlocks(few, sizes))
+        return SizedRows(made.of(blocks), made.alike)
 
     def _few(self, chunk: ModelChunk, regathers: bool) -> list[AllocationPattern]:
         """A chunk of few blocks, or those from which it is told."""

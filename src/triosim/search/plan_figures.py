@@ -15,7 +15,7 @@ from triosim.prediction.summary import Summary
 from triosim.schedule.program import COLLECTIVES
 from triosim.search.evaluate import EvaluatedPlan
 from triosim.search.isolated_transfers import Call
-from triosim.search.outcome import Figures, binding, sizes_of
+from triosim.search.outcome import Figures, binding, sizes_in
 from triosim.search.outline import OutlinedPlan
 from triosim.search.time_breakdown import breakdown, dominant_communication
 
@@ -68,7 +68,7 @@ def _figures(
     memory = needed(0, reserved, made.system.models[made.models[0]])
     throughput = summary.throughput(seconds)
     return Figures(
-        sizes=sizes_of(summary.run_plan()),
+        sizes=sizes_in(summary.run_fields()),
         iteration_time_s=seconds,
         samples_per_s=throughput.samples_per_s,
         tokens_per_s=throughput.tokens_per_s,
