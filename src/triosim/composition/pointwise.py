@@ -10,13 +10,8 @@ A batch norm is one pass that sums and one that goes over the elements again (``
 ``torch/_decomp/decompositions.py``): the sum with another branch and the activation behind it are part of the second,
 the activation's derivative before its backward of both.
 
-Where convolutions take part of batch norms (``batch_norms = "in-convolutions"`` of a stack) they sum up what the norm
-needs as they write, and norm and activate what they read: nothing runs between two of them.  What remains is one
-pass: of the sum with a shortcut in the forward, of the input's gradient in the backward, whose sums the convolution
-made that gave the gradient (``NormConvolution`` and ``ScaleBiasAddRelu`` in NVIDIA's ResNet-50 for MXNet,
-mlcommons/training_results_v2.1, symbols/resnet-v1b-mainloop-fl.py; the backward's kernels in Paddle's
-``FusedDgradDreluBnBwdWeight``: "DgradDreluBnBwdWeight", "DbnApply", "ConvBnWgrad").  Bytes of such a pass are those of
-the chain: what the convolution reads more to make the sums, the pass does not read.
+Where convolutions take part of batch norms (:mod:`triosim.composition.norm_convolutions`), what is left of a chain
+around one is a kernel of elementwise operators, or none.
 
 A chain is of one pass, forward or backward, for these are compiled apart, and it ends where anything else reads what it
 makes.  An operator over a part of what another makes (half of the features, turned by their positions) goes into its
@@ -36,6 +31,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.composition.norm_convolutions import BATCH_NORMS, NormConvolutions
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
@@ -50,7 +46,6 @@ _COPIES = frozenset(("clone", "contiguous", "copy", "to", "_to_copy"))
 _CATS = frozenset(("cat", "_cat", "concat", "concatenate", "stack"))
 _NORMS = frozenset(("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm"))
 _SOFTMAX = frozenset(("_softmax", "softmax"))
-_BATCH_NORMS = frozenset(("native_batch_norm", "batch_norm", "cudnn_batch_norm"))
 
 
 @dataclass(frozen=True)
@@ -82,69 +77,22 @@ def fused_kernels(trace: Trace, in_convolutions: bool = False) -> FusedKernels:
         trace: a step.
         in_convolutions: whether convolutions take part of batch norms.
     """
-    given = _Givers(trace) if in_convolutions else None
-    takes = [_takes(name) for name in trace.operators.name]
-    if given is not None:
-        takes = ["map" if given.sums(row) else what for row, what in enumerate(takes)]
-    chains = _chains(trace, takes, given is not None)
+    taking = NormConvolutions(trace) if in_convolutions else None
+    known = {name: _takes(name) for name in set(trace.operators.name)}
+    takes = [known[name] for name in trace.operators.name]
+    if taking is not None:
+        takes = ["map" if taking.sums(row) else what for row, what in enumerate(takes)]
+    chains = _chains(trace, takes, in_convolutions)
     last = np.arange(len(trace))
     for chain in chains:
         last[chain] = chain[-1]
-    if given is not None:
+    if taking is not None:
         for chain in chains:
-            if (reader := given.reads(chain)) is not None:
+            if (reader := taking.norms(chain)) is not None:
                 last[chain] = reader
         chains = [chain for chain in chains if last[chain[-1]] == chain[-1]]
     rows = np.array([chain[-1] for chain in chains], np.int64)
     return FusedKernels(last, rows, _as_operators(trace, chains, takes))
-
-
-class _Givers:
-    """Which convolutions take part of the batch norms around them."""
-
-    def __init__(self, trace: Trace) -> None:
-        operators, storage = trace.operators, trace.values.storage
-        self.names, self.phases = operators.name, operators.phase.tolist()
-        self.inputs, self.outputs = (
-            [[int(storage[value]) for value in row] for row in column.lists()]
-            for column in (operators.inputs, operators.outputs)
-        )
-        self.made: dict[int, list[int]] = {}
-        self.read: dict[int, list[int]] = {}
-        for row in np.flatnonzero(~operators.view).tolist():
-            for at in self.outputs[row]:
-                self.made.setdefault(at, []).append(row)
-            for at in self.inputs[row]:
-                self.read.setdefault(at, []).append(row)
-
-    def sums(self, row: int) -> bool:
-        """Whether a convolution makes the sums of a batch norm, or of its backward."""
-        short, backward = canonical(self.names[row])
-        if short not in _BATCH_NORMS:
-            return False
-        if not backward:
-            return "pooling" not in {kind(self.names[reader]) for reader in self._forward(self.outputs[row][0])}
-        maker = self._maker(self.inputs[row][:1], row)
-        while maker != NONE and kind(self.names[maker]) == "elementwise":
-            maker = self._maker(self.inputs[maker], maker)
-        return maker != NONE and kind(self.names[maker]) == "convolution"
-
-    def _maker(self, storages: Sequence[int], before: int) -> int:
-        """The last operator before a row that made, or changed, one of these."""
-        return max((row for at in storages for row in self.made.get(at, ()) if row < before), default=NONE)
-
-    def reads(self, chain: Sequence[int]) -> int | None:
-        """The convolution that norms and activates what it reads instead of a chain; None where that is a kernel."""
-        names = {canonical(self.names[row])[0] for row in chain}
-        if self.phases[chain[-1]] != Phase.FORWARD or not names & _BATCH_NORMS or "add" in names:
-            return None
-        own = set(chain)
-        readers = [row for row in self._forward(self.outputs[chain[-1]][0]) if row not in own]
-        alone = bool(readers) and all(kind(self.names[row]) == "convolution" for row in readers)
-        return readers[0] if alone else None
-
-    def _forward(self, at: int) -> list[int]:
-        return [row for row in self.read.get(at, ()) if self.phases[row] == Phase.FORWARD]
 
 
 class _Chain:
@@ -170,7 +118,7 @@ def _chains(trace: Trace, takes: Sequence[str], single: bool) -> list[list[int]]
     phase = NONE
 
     def end(chain: _Chain) -> None:
-        alone = single and canonical(operators.name[chain.rows[0]])[0] in _BATCH_NORMS if chain.rows else False
+        alone = single and canonical(operators.name[chain.rows[0]])[0] in BATCH_NORMS if chain.rows else False
         if len(chain.rows) > 1 or alone:
             found.append(sorted(chain.rows))
         for made in chain.made:
@@ -225,7 +173,7 @@ def _takes(name: str) -> str:
     if own == "softmax":
         return "norm" if short in _SOFTMAX else ""
     if own == "normalization":
-        return "norm" if short in _BATCH_NORMS or (short in _NORMS and not backward) else ""
+        return "norm" if short in BATCH_NORMS or (short in _NORMS and not backward) else ""
     if own == "copy" and short in _CATS:
         return "cat"
     return "map" if own == "elementwise" or (own == "copy" and short in _COPIES) else ""

@@ -71,6 +71,8 @@ SCALES, ROWS = "scales", "rows"
 """Argument of a product of 8 bits whose operands have a scale for each row (a token, a channel), and its value."""
 TURNED = "turned"
 """Argument of a cast that writes its result the other way round."""
+HALF = 2.0
+"""Bytes of an element of 16 bits."""
 LAYOUT, CHANNELS_LAST = "memory_format", "channels_last"
 """Argument of a convolution or batch norm that says how its images lie, and the value where the channels of a pixel lie
 side by side; without it they lie channel by channel."""

@@ -8,12 +8,10 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import GRADIENT_ROLES, NO_LABEL, Dims, Output, Row, aligned, bounded, in_gradient, number
 from triosim.operators._kind import Kind
-from triosim.operators._work import CHANNELS_LAST, LAYOUT, MovedBytes
+from triosim.operators._work import CHANNELS_LAST, HALF, LAYOUT, MovedBytes
 
 _PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
 _BATCH_NORMS = ("batch_norm", "instance_norm")
-HALF = 2.0
-"""Bytes of an element of 16 bits."""
 WARP_ROW, ROWS_OF_BLOCK = 1024, 4
 """Elements of a row up to which one warp takes it in Transformer Engine's kernels, and rows of a block then
 (``transformer_engine/common/normalization/rmsnorm/rmsnorm_fwd_cuda_kernel.cu``: ``WARPS_M``); PyTorch gives each row a

@@ -90,10 +90,11 @@ class Mesh:
             near = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
             raise PlanError(f"{axis} {whole} has no room for an axis {name} of {size}: sizes that fit are {near}")
         rest = [(n, s // size) if n == axis else (n, s) for n, s in self.axes]
-        inside = self.order[self.order.index(name) + 1 :] if name in self.order else ()
-        at = [n for n, _ in rest].index(axis) + 1
+        names = [n for n, _ in rest]
+        at = names.index(axis) + 1
         if name in self.order:
-            at = next((place for place, (n, _) in enumerate(rest) if n in inside), len(rest))
+            inside = self.order[self.order.index(name) + 1 :]
+            at = min((names.index(n) for n in inside if n in names), default=len(rest))
         return replace(self, axes=(*rest[:at], (name, size), *rest[at:]))
 
     def resplit(self: M, axes: Sequence[str], into: Sequence[tuple[str, int]]) -> M:

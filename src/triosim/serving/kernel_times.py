@@ -160,7 +160,8 @@ def intervals(
 
 
 ALIGNED = 0.5
-"""Part of a figure's interval that its slopes make of the ends from which on these say how it bends."""
+"""Part of a figure's interval that its slopes make of the ends from which on these say how it bends: most of it, which
+is chosen."""
 
 
 def _moved(found: Estimates, z: float) -> Seconds:

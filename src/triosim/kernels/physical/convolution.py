@@ -47,6 +47,7 @@ from triosim.kernels.physical import _constants, fallbacks, gemm
 from triosim.kernels.physical.predicted import KernelPredictions
 from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import VECTOR, Gemm
+from triosim.operators import HALF
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -241,8 +242,6 @@ def _weight_gradient(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, 
 
 _LOAD_BYTES = 16.0
 """What a thread loads at once."""
-HALF = 2.0
-"""Bytes of the types whose kernels want channels side by side, and have images that lie otherwise turned."""
 
 
 def _steps(w: ConvolutionCalls, channels: NDArray, c: ConvolutionConstants) -> NDArray[np.float64]:
